@@ -1,0 +1,112 @@
+"""Pre-LN transformer layers, stacked and scanned.
+
+Flax is known only inside this package: elsewhere parameters are plain string-keyed
+trees, and models are pure functions of them. Dimensions: N sequences, S positions
+(T, or 2T in the concatenated layout), d width, L layers.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+
+REMAT_POLICIES = ("none", "dots", "full")
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerShape:
+    """Static shape of a stack of layers.
+
+    Attributes:
+      width: d, the residual stream.
+      heads: attention heads; divides ``width``.
+      mlp_width: hidden width of the MLP.
+      layers: layers that one forward pass crosses; sets the initial scale of what
+        each adds to the residual stream.
+      compute_dtype: dtype of activations; parameters are always float32.
+      remat: ``none``, ``dots`` (keep matmul results) or ``full``.
+    """
+
+    width: int
+    heads: int
+    mlp_width: int
+    layers: int
+    compute_dtype: str = "float32"
+    remat: str = "none"
+
+
+class TransformerLayer(nn.Module):
+    """One pre-LN layer: causal attention, then a GELU MLP; 12 d² + 13 d parameters."""
+
+    shape: TransformerShape
+
+    @nn.compact
+    def __call__(self, h: Array, mask: Array | None) -> Array:
+        """Maps h (N, S, d); ``mask`` (S, S) is true where attention is allowed.
+
+        Without a mask attention is plainly causal, which fused kernels know.
+        """
+        shape = self.shape
+        dtype = jnp.dtype(shape.compute_dtype)
+        dense = dict(dtype=dtype, kernel_init=nn.initializers.lecun_normal())
+        # Residual branches start small, so that depth doesn't grow the stream.
+        branch = nn.initializers.variance_scaling(
+            0.5 / shape.layers, "fan_in", "truncated_normal"
+        )
+
+        x = nn.LayerNorm(dtype=dtype, name="attention_norm")(h)
+        qkv = nn.Dense(3 * shape.width, name="qkv", **dense)(x)
+        heads = (shape.heads, shape.width // shape.heads)
+        q, k, v = (
+            part.reshape(*part.shape[:-1], *heads)
+            for part in jnp.split(qkv, 3, axis=-1)
+        )
+        attended = jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            mask=None if mask is None else mask[None, None],
+            is_causal=mask is None,
+        ).reshape(x.shape)
+        h = h + nn.Dense(
+            shape.width, name="attention_out", dtype=dtype, kernel_init=branch
+        )(attended)
+
+        x = nn.LayerNorm(dtype=dtype, name="mlp_norm")(h)
+        x = jax.nn.gelu(nn.Dense(shape.mlp_width, name="mlp_in", **dense)(x))
+        return h + nn.Dense(
+            shape.width, name="mlp_out", dtype=dtype, kernel_init=branch
+        )(x)
+
+
+def init_layers(key: Array, shape: TransformerShape, count: int) -> Params:
+    """Parameters of ``count`` layers, every leaf with leading axis ``count``."""
+    layer = TransformerLayer(shape)
+    probe = jnp.zeros((1, 1, shape.width))
+    return jax.vmap(lambda k: layer.init(k, probe, None)["params"])(
+        jax.random.split(key, count)
+    )
+
+
+def apply_layers(
+    layers: Params, shape: TransformerShape, h: Array, mask: Array | None = None
+) -> Array:
+    """Sends h (N, S, d) through the stacked layers under one ``lax.scan``."""
+    module = TransformerLayer(shape)
+
+    def one(h: Array, layer: Params) -> tuple[Array, None]:
+        return module.apply({"params": layer}, h, mask), None
+
+    policies = {
+        "dots": jax.checkpoint_policies.dots_saveable,
+        "full": jax.checkpoint_policies.nothing_saveable,
+    }
+    if shape.remat != "none":
+        # Inside a scan the compiler cannot merge the recomputation away.
+        one = jax.checkpoint(one, policy=policies[shape.remat], prevent_cse=False)
+    h, _ = jax.lax.scan(one, h.astype(shape.compute_dtype), layers)
+    return h

@@ -1,0 +1,25 @@
+"""Worker local steps and the round: one engine for every method."""
+
+from spheroid_jax.rounds.round import (
+    Engine,
+    RoundFunction,
+    RoundState,
+    init_state,
+    make_round,
+    mean_pseudo_gradient,
+    worker_keys,
+)
+from spheroid_jax.rounds.worker import decays, inner_optimizer, local_phase
+
+__all__ = [
+    "Engine",
+    "RoundFunction",
+    "RoundState",
+    "decays",
+    "init_state",
+    "inner_optimizer",
+    "local_phase",
+    "make_round",
+    "mean_pseudo_gradient",
+    "worker_keys",
+]
