@@ -4,8 +4,9 @@ A partition takes the parameters apart into B parts, one for each group of repli
 and puts parts together again. Parts are stacked: every leaf has leading axis B.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ Params = Any
 Parts = Any
 
 
-class Partition(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Partition:
     """How parameters become parts and pseudo-gradients of parts become one tree.
 
     Attributes:

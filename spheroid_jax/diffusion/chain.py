@@ -42,7 +42,7 @@ def chain_grid(noise: NoiseLevels, blocks: int, kind: str) -> np.ndarray:
 
 
 def euler_step(z: Array, prediction: Array, ratio: Array) -> Array:
-    """``r z + (1 - r) yhat`` with ``r = sigma_next / sigma`` (the probability-flow ODE).
+    """``r z + (1 - r) yhat``, ``r = sigma_next / sigma`` (the probability-flow ODE).
 
     The printed equation of BlockTrain has the sign of the drift flipped.
     """

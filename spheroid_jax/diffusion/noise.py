@@ -83,7 +83,7 @@ def block_ranges(noise: NoiseLevels, blocks: int, overlap: float = 0.0) -> np.nd
 def sample_sigma(
     noise: NoiseLevels, key: Array, sigma_range: Array, shape: tuple[int, ...]
 ) -> Array:
-    """Levels of the log-normal truncated to ``sigma_range`` (2,), float32 of ``shape``."""
+    """Levels of ``shape``, float32, log-normal truncated to ``sigma_range`` (2,)."""
     low, high = jax.scipy.stats.norm.cdf(
         (jnp.log(sigma_range) - noise.p_mean) / noise.p_std
     )

@@ -52,7 +52,7 @@ class TransformerLayer(nn.Module):
         """
         shape = self.shape
         dtype = jnp.dtype(shape.compute_dtype)
-        dense = dict(dtype=dtype, kernel_init=nn.initializers.lecun_normal())
+        dense = {"dtype": dtype, "kernel_init": nn.initializers.lecun_normal()}
         # Residual branches start small, so that depth doesn't grow the stream.
         branch = nn.initializers.variance_scaling(
             0.5 / shape.layers, "fan_in", "truncated_normal"

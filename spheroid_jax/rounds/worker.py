@@ -53,9 +53,7 @@ def inner_optimizer(
         decay_steps=total_steps,
         end_value=learning_rate * final_lr_fraction,
     )
-    adamw = optax.adamw(
-        schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays
-    )
+    adamw = optax.adamw(schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays)
     if not clip:
         return adamw
     return optax.chain(optax.clip_by_global_norm(clip), adamw)

@@ -1,0 +1,27 @@
+"""Trains what a configuration describes, beside its references, and reports it.
+
+python -m experiments.run --config=configs/b3_l4.py:quick
+    [--config.FIELD=VALUE ...] [--workdir=DIR] [--resume]
+"""
+
+import sys
+from pathlib import Path
+
+from spheroid_jax.reports.report import render_summary
+
+from spheroid_jax.commandline import Options
+from spheroid_jax.runs import run_experiment
+from spheroid_jax.runs.session import session
+
+
+def run(options: Options, workdir: Path) -> None:
+    """Trains and reports into ``workdir``."""
+    summary = run_experiment(
+        options.config, workdir, resume=options.resume, command=options.command
+    )
+    print(render_summary(summary))
+    print(f"report: {workdir}/report.md   picture: {workdir}/curves.png")
+
+
+if __name__ == "__main__":
+    sys.exit(session(sys.argv[1:], run))

@@ -1,0 +1,22 @@
+"""Runs every cell of a sweep and reports them in one table and one plot.
+
+python -m experiments.sweep --config=configs/depth_sweep.py:quick
+    [--config.FIELD=VALUE ...] [--workdir=DIR] [--resume]
+"""
+
+import sys
+from pathlib import Path
+
+from spheroid_jax.commandline import Options
+from spheroid_jax.runs.session import session
+from spheroid_jax.runs.sweep import run_sweep
+
+
+def run(options: Options, workdir: Path) -> None:
+    """Runs the cells and reports them into ``workdir``."""
+    run_sweep(options.config, workdir, resume=options.resume, command=options.command)
+    print(f"report: {workdir}/report.md   picture: {workdir}/sweep.png")
+
+
+if __name__ == "__main__":
+    sys.exit(session(sys.argv[1:], run))

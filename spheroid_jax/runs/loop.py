@@ -1,0 +1,256 @@
+"""Trains one method: rounds, points of the curves, checkpoints, resume.
+
+A checkpoint holds everything a run is between two rounds, so a run that was killed
+continues to bit-identical parameters on the same machine.
+"""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import NamedSharding
+from ml_collections import ConfigDict
+
+from spheroid_jax import data
+from spheroid_jax.checkpoints import Checkpoints
+from spheroid_jax.delivery import lockstep
+from spheroid_jax.reports.log import MetricsLog
+from spheroid_jax.reports.progress import Progress
+from spheroid_jax.rounds import RoundState, init_state, make_round
+from spheroid_jax.rounds.mesh import WORKERS, make_mesh, state_sharding
+from spheroid_jax.runs.methods import Method
+
+
+class TrainingError(RuntimeError):
+    """Training can't go on; the message names the cause and the cure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What training a method left behind.
+
+    Attributes:
+      params: the assembled model.
+      seconds: wall time of its rounds, evaluations and checkpoints, over all sessions.
+      bytes_seen: bytes predicted in training, over all workers.
+    """
+
+    params: Any
+    seconds: float
+    bytes_seen: int
+
+
+class Keys:
+    """Random keys of a method, each for one purpose, all from the run's seed."""
+
+    def __init__(self, seed: int, method: str) -> None:
+        # The name's bytes, so that adding a method doesn't move the others' keys.
+        root = jax.random.fold_in(
+            jax.random.key(seed), int.from_bytes(method.encode()[:4], "big") >> 1
+        )
+        self.init, self.rounds, self.evaluation = jax.random.split(root, 3)
+
+
+def train_method(
+    method: Method,
+    config: ConfigDict,
+    corpus: data.Corpus,
+    directory: Path,
+    log: MetricsLog,
+) -> Outcome:
+    """Trains ``method``, from its newest checkpoint under ``directory`` if it has one.
+
+    Raises:
+      TrainingError: if the loss stops being finite.
+      spheroid_jax.checkpoints.CheckpointError: if a checkpoint can't be trusted.
+      spheroid_jax.data.DataStateError: if the data is not what the checkpoint saw.
+    """
+    return _Training(method, config, corpus, log).run(directory)
+
+
+class _Training:
+    """The compiled functions and fixed arrays of one method's training."""
+
+    def __init__(
+        self, method: Method, config: ConfigDict, corpus: data.Corpus, log: MetricsLog
+    ) -> None:
+        self.method, self.config, self.corpus, self.log = method, config, corpus, log
+        self.keys = Keys(config.seed, method.name)
+        count = method.engine.partition.count
+        # A reference has one part, so only the replica axis can be sharded.
+        self.mesh = make_mesh(
+            config.mesh.block if count > 1 else 1, config.mesh.replica
+        )
+        self.round = jax.jit(make_round(method.engine), donate_argnums=0)
+        self.curve = jax.jit(method.curve)
+        self.accepted = lockstep(count, method.engine.replicas)
+        self.curve_windows = jnp.asarray(
+            data.evaluation_windows(
+                corpus.valid,
+                seq_len=config.data.seq_len,
+                count=config.eval.curve_windows,
+            )
+        )
+        self.bytes_per_round = (
+            method.workers
+            * config.train.local_steps
+            * config.data.batch
+            * config.data.seq_len
+        )
+
+    def iterator(self) -> data.RoundIterator:
+        c = self.config
+        return data.RoundIterator(
+            self.corpus.train,
+            seq_len=c.data.seq_len,
+            stride=c.data.stride,
+            batch=c.data.batch,
+            local_steps=c.train.local_steps,
+            blocks=self.method.engine.partition.count,
+            replicas=self.method.engine.replicas,
+            sharding=c.data.sharding,
+            seed=c.seed,
+        )
+
+    def fresh_state(self) -> RoundState:
+        def build(init_key: Array, round_key: Array) -> RoundState:
+            params = self.method.init(init_key)
+            return init_state(self.method.engine, params, round_key)
+
+        abstract = jax.eval_shape(build, self.keys.init, self.keys.rounds)
+        shardings = state_sharding(self.mesh, abstract)
+        return jax.jit(build, out_shardings=shardings)(self.keys.init, self.keys.rounds)
+
+    def run(self, directory: Path) -> Outcome:
+        rounds = self.config.train.rounds
+        identity = {"method": self.method.name, **training_identity(self.config)}
+        keep = self.config.checkpoint.keep
+        batches = self.iterator()
+        with Checkpoints(directory, keep=keep, identity=identity) as checkpoints:
+            state, seconds = self.start(checkpoints, batches)
+            first = int(state.round)
+            with Progress(self.method.name, rounds, start=first) as progress:
+                for round_ in range(first + 1, rounds + 1):
+                    began = time.perf_counter()
+                    state = self.one_round(state, batches, round_, seconds, progress)
+                    seconds += time.perf_counter() - began
+                    if round_ % self.config.checkpoint.every == 0 or round_ == rounds:
+                        host = {"batches": batches.get_state(), "seconds": seconds}
+                        checkpoints.save(round_, state, host)
+        return Outcome(state.params, seconds, rounds * self.bytes_per_round)
+
+    def start(
+        self, checkpoints: Checkpoints, batches: data.RoundIterator
+    ) -> tuple[RoundState, float]:
+        """The state to go on from, and the seconds already spent."""
+        fresh = self.fresh_state()
+        if checkpoints.latest() is None:
+            self.log.rewind(self.method.name, 0)
+            return fresh, 0.0
+        state, host = checkpoints.restore(abstract_like(fresh))
+        batches.set_state(host["batches"])
+        self.log.rewind(self.method.name, int(state.round))
+        return state, host["seconds"]
+
+    def one_round(
+        self,
+        state: RoundState,
+        batches: data.RoundIterator,
+        round_: int,
+        seconds: float,
+        progress: Progress,
+    ) -> RoundState:
+        began = time.perf_counter()
+        windows = jax.device_put(next(batches), NamedSharding(self.mesh, WORKERS))
+        state, metrics = self.round(state, windows, self.accepted)
+        training = {k: float(v) for k, v in _means(metrics).items()}
+        self.check_finite(training, round_)
+        elapsed = time.perf_counter() - began
+        last = round_ == self.config.train.rounds
+        if round_ % self.config.eval.every == 0 or last:
+            validation = self.evaluate_curve(state.params)
+            record = {
+                **{f"train_{k}": v for k, v in training.items()},
+                **validation,
+                "bytes_seen": round_ * self.bytes_per_round,
+                "bytes_per_second": self.bytes_per_round / elapsed,
+            }
+            self.log.write(
+                self.method.name,
+                round_,
+                record,
+                step=round_ * self.config.train.local_steps,
+                seconds=seconds + time.perf_counter() - began,
+            )
+            ce, note = headline_ce(validation), "on validation"
+        else:
+            ce, note = training["ce"], "in training"
+        progress.update(
+            round_, ce=ce, bytes_per_second=self.bytes_per_round / elapsed, note=note
+        )
+        return state
+
+    def evaluate_curve(self, params: Any) -> dict[str, float]:
+        results = self.curve(params, self.curve_windows, self.keys.evaluation)
+        return {name: float(value) for name, value in results.items()}
+
+    def check_finite(self, metrics: dict[str, float], round_: int) -> None:
+        if np.isfinite(list(metrics.values())).all():
+            return
+        name = self.method.name
+        suffix = "" if name == "blocktrain" else f"_{name}"
+        raise TrainingError(
+            f"the loss of {name} stopped being finite in round {round_}; lower "
+            f"train.learning_rate{suffix} or set train.clip; "
+            "the checkpoint of an earlier round is intact"
+        )
+
+
+def training_identity(config: ConfigDict) -> dict[str, Any]:
+    """The fields that a checkpoint must agree with: all that shape the training."""
+    sections = ("model", "diffusion", "data", "train", "outer")
+    flat: dict[str, Any] = {"seed": config.seed}
+    for section in sections:
+        for field, value in config[section].items():
+            flat[f"{section}.{field}"] = value
+    # Where the bytes come from may change between sessions; that they are the same
+    # is checked by the data's own fingerprint.
+    for field in ("data.corpus", "data.mirror"):
+        flat.pop(field)
+    return flat
+
+
+def abstract_like(tree: Any) -> Any:
+    """Shapes, dtypes and shardings of a tree of arrays."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=leaf.sharding
+        ),
+        tree,
+    )
+
+
+def headline_ce(results: dict[str, float]) -> float:
+    """The one number to show while training."""
+    return results.get("ce_chain", results.get("ce", float("nan")))
+
+
+def _means(metrics: dict[str, Array]) -> dict[str, np.ndarray]:
+    return {name: np.mean(np.asarray(value)) for name, value in metrics.items()}
+
+
+def final_results(
+    method: Method, config: ConfigDict, corpus: data.Corpus, params: Any
+) -> dict[str, Any]:
+    """Every metric of a trained method on the fixed slice of validation text."""
+    windows = data.evaluation_windows(
+        corpus.valid, seq_len=config.data.seq_len, count=config.eval.windows
+    )
+    key = Keys(config.seed, method.name).evaluation
+    results = jax.jit(method.final)(params, jnp.asarray(windows), key)
+    return {name: np.asarray(value).tolist() for name, value in results.items()}

@@ -1,0 +1,64 @@
+"""A main's frame: options in; one line for a failure, the way back after a stop."""
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from spheroid_jax.checkpoints import CheckpointError
+from spheroid_jax.commandline import Options, parse
+from spheroid_jax.data import CorpusError, DataStateError
+from spheroid_jax.runs.loop import TrainingError
+from spheroid_jax.runs.workdir import WorkdirError, default_workdir
+from spheroid_jax.validation import ConfigError
+
+EXPECTED = (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    DataStateError,
+    TrainingError,
+    WorkdirError,
+)
+RUNS = Path("runs")
+
+
+def resume_command(command: str, workdir: Path) -> str:
+    """The command that goes on with a run, wherever its directory came from."""
+    words = [w for w in shlex.split(command) if w != "--resume"]
+    if not any(w == "--workdir" or w.startswith("--workdir=") for w in words):
+        words.append(f"--workdir={workdir}")
+    return shlex.join([*words, "--resume"])
+
+
+def session(argv: Sequence[str], action: Callable[[Options, Path], None]) -> int:
+    """Parses ``argv``, runs ``action(options, workdir)`` and returns the exit status.
+
+    Zero, 1 for a failure that is explained in one line, 130 for a stop by Ctrl-C or
+    SIGTERM: what is on disk then is the last finished round. A wrong command line
+    exits with 2 from the parser.
+    """
+    options = parse(argv)
+    workdir = Path(options.workdir)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if not options.workdir:
+            c = options.config
+            workdir = default_workdir(c.name, c.size, options.resume, RUNS)
+        action(options, workdir)
+    except EXPECTED as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        # A second Ctrl-C while saying this must not look like a crash.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("stopped; finished rounds are kept. Go on with:", file=sys.stderr)
+        print(f"  {resume_command(options.command, workdir)}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

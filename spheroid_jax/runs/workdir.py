@@ -1,0 +1,92 @@
+"""The run directory: made, claimed, or taken up again."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+
+class WorkdirError(ValueError):
+    """The run directory can't be used; the message names the cause and the cure."""
+
+
+def default_workdir(name: str, size: str, resume: bool, root: Path) -> Path:
+    """``root/name-size``, numbered when that is taken; resuming takes the newest."""
+    stem = f"{name}-{size}"
+    taken = [stem, *(f"{stem}-{i}" for i in range(2, 10_000))]
+    existing = [d for d in taken if (root / d / "config.json").exists()]
+    if resume and not existing:
+        raise WorkdirError(
+            f"nothing to resume: no run called {stem} under {root}; "
+            "start one without --resume, or name its folder with --workdir=DIR"
+        )
+    if resume:
+        return root / existing[-1]
+    return root / next(d for d in taken if not (root / d).exists())
+
+
+def open_workdir(workdir: Path, config: ConfigDict, resume: bool) -> None:
+    """Makes ``workdir`` and writes ``config.json``, or checks it when resuming.
+
+    Raises:
+      WorkdirError: if a fresh run would overwrite another, if there is nothing to
+        resume, or if the configuration isn't the one that the run started with.
+    """
+    path = workdir / "config.json"
+    if resume:
+        _check_same(path, config)
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        if any(workdir.iterdir()):
+            raise WorkdirError(
+                f"{workdir} isn't empty; add --resume to go on with the run in it, "
+                "or choose another folder with --workdir=DIR"
+            )
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(as_json(config), indent=2) + "\n")
+        os.replace(partial, path)
+    except OSError as error:
+        raise WorkdirError(f"can't write to {workdir}: {error.strerror}") from error
+
+
+def _check_same(path: Path, config: ConfigDict) -> None:
+    try:
+        started = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise WorkdirError(
+            f"nothing to resume in {path.parent}: it has no config.json; "
+            "start the run without --resume"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise WorkdirError(f"{path} can't be read: {error}") from error
+    before, now = flatten(started), flatten(as_json(config))
+    changed = [
+        f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise WorkdirError(
+            f"the run in {path.parent} was started with another configuration: "
+            f"{'; '.join(changed)}; resume it with its own, or use a new --workdir"
+        )
+
+
+def as_json(config: ConfigDict) -> dict[str, Any]:
+    """The configuration as plain JSON types (tuples become lists)."""
+    plain: dict[str, Any] = json.loads(config.to_json())
+    return plain
+
+
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"a": {"b": 1}}`` to ``{"a.b": 1}``."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
