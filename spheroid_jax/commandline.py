@@ -1,0 +1,232 @@
+"""The command line of every experiment.
+
+``--config=FILE[:SIZE]`` runs a config file, ``--config.SECTION.FIELD=VALUE`` changes a
+field of it. Every mistake ends in one line on stderr and exit status 2, before anything
+is compiled.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import importlib.util
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from ml_collections import ConfigDict
+
+from spheroid_jax import fields
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.validation import validate
+
+_OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<field>[^=]*)(=(?P<text>.*))?", re.S)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line asks for.
+
+    Attributes:
+      config: the configuration, overridden, validated and locked.
+      workdir: the run directory.
+      resume: whether to continue what the run directory holds.
+      command: the command that does the same again.
+    """
+
+    config: ConfigDict
+    workdir: str
+    resume: bool
+    command: str
+
+
+def parse(argv: Sequence[str], program: str = "experiments.run") -> Options:
+    """Parses the arguments of an experiment, without the program's own name.
+
+    Args:
+      argv: such as ``["--config=configs/b3_l4.py:small", "--config.train.rounds=8"]``;
+        overrides apply in order, the last one of a field wins.
+      program: the module that was run, for the help and for ``Options.command``.
+
+    Raises:
+      SystemExit: with status 2 after one line on stderr if anything is wrong, with
+        status 0 after ``--help``.
+    """
+    try:
+        return _parse(argv, program)
+    except ConfigError as error:
+        # A value may hold line ends; the message is one line all the same.
+        print("error:", *str(error).split(), file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def overrides(config: ConfigDict, text: str) -> ConfigDict:
+    """Returns a validated copy of ``config``, changed as a sweep's cell says.
+
+    Args:
+      config: left as it is; a ``sweep`` section isn't copied.
+      text: such as ``"train.rounds=8 model.layers=2"``.
+
+    Raises:
+      ConfigError: if the text is malformed, or the result makes no sense.
+    """
+    changed = fields.overridden(config, text)
+    validate(changed)
+    return changed
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours, one line without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (--help explains)")
+
+
+def _parser(program: str) -> _Parser:
+    parser = _Parser(
+        prog=f"python -m {program}",
+        usage="%(prog)s --config=FILE[:SIZE] [--config.FIELD=VALUE ...] [options]",
+        description="Trains what a config file describes and reports the result.",
+        epilog="Any field of the config file can be changed: --config.train.rounds=8. "
+        "The fields, with their units, are in spheroid_jax/config.py.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE[:SIZE]",
+        help="config file and, after a colon, one of its sizes, "
+        "such as configs/b3_l4.py:quick",
+    )
+    parser.add_argument(
+        "--workdir", metavar="DIR", help="run directory (default: runs/NAME-SIZE)"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in the run directory from its last checkpoint",
+    )
+    return parser
+
+
+def _parse(argv: Sequence[str], program: str) -> Options:
+    options, rest = _parser(program).parse_known_args(argv)
+    if options.config is None:
+        raise ConfigError("--config is missing: add --config=configs/b3_l4.py")
+    config = load(options.config)
+    _override(config, rest)
+    validate(config)
+    config.lock()
+    workdir = options.workdir
+    if workdir is None:
+        workdir = str(Path("runs") / f"{config.name}-{config.size}")
+    if not workdir or (Path(workdir).exists() and not Path(workdir).is_dir()):
+        raise ConfigError(f"--workdir={workdir} is not a directory: name another")
+    command = shlex.join(["python", "-m", program, *argv])
+    return Options(config, workdir, options.resume, command)
+
+
+def _override(config: ConfigDict, arguments: Sequence[str]) -> None:
+    """Applies ``--config.FIELD=VALUE`` in order, and refuses every other argument."""
+    known = fields.leaves(config)
+    queue = list(arguments)
+    while queue:
+        argument = queue.pop(0)
+        match = _OVERRIDE.fullmatch(argument)
+        if match is None:
+            raise ConfigError(_stray(argument, list(known)))
+        field, text = match["field"], match["text"]
+        if match["no"] or (text is None and isinstance(known.get(field), bool)):
+            if text is not None:
+                raise ConfigError(f"{argument} has a value too many: leave ={text} out")
+            text = "false" if match["no"] else "true"
+        elif text is None:
+            if field in known and not queue:
+                raise ConfigError(f"{argument} has no value: write {argument}=VALUE")
+            text = queue.pop(0) if field in known else ""
+        fields.assign(config, field, text)
+
+
+def _stray(argument: str, known: Sequence[str]) -> str:
+    """Says why an argument that nothing takes is refused."""
+    flag, equals, text = argument.partition("=")
+    if not flag.startswith("-"):
+        return f"{argument!r} is left over: options begin with --, as in --config=FILE"
+    name = flag.lstrip("-")
+    meant = [leaf for leaf in known if f".{leaf}".endswith(f".{name}")]
+    if name and meant:
+        cure = f"did you mean --config.{meant[0]}{equals}{text}?"
+        return f"there is no option {flag}: {cure}"
+    near = difflib.get_close_matches(name, ["config", "workdir", "resume", "help"], n=1)
+    cure = f"did you mean --{near[0]}?" if near else "--help lists the options"
+    return f"there is no option {flag}: {cure}"
+
+
+def load(spec: str) -> ConfigDict:
+    """Returns the configuration that ``FILE[:SIZE]`` describes, not yet validated.
+
+    Raises:
+      ConfigError: if there is no such file or size, or the file doesn't work.
+    """
+    name, colon, size = spec.partition(":")
+    path = Path(name)
+    if not name:
+        raise ConfigError("--config has no file: write --config=configs/b3_l4.py")
+    if not path.is_file():
+        raise ConfigError(_no_file(path))
+    get_config = getattr(_guarded(path, lambda: _module(path)), "get_config", None)
+    if not callable(get_config):
+        raise ConfigError(f"{name} has no function get_config(size): add one")
+    arguments = [size] if colon else []
+    try:
+        inspect.signature(get_config).bind(*arguments)
+    except TypeError:
+        cure = f"use --config={name}" if colon else f"use --config={name}:SIZE"
+        takes = "takes no size" if colon else "needs a size"
+        raise ConfigError(f"get_config of {name} {takes}: {cure}") from None
+    config = _guarded(path, lambda: get_config(*arguments))
+    if not isinstance(config, ConfigDict):
+        kind = type(config).__name__
+        raise ConfigError(f"get_config of {name} returned {kind}: return a ConfigDict")
+    return config
+
+
+def _guarded(path: Path, call: Callable[[], object]) -> object:
+    """Calls into a config file; whatever it raises becomes one line."""
+    try:
+        return call()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except Exception as error:
+        kind = type(error).__name__
+        raise ConfigError(f"{path} failed with {kind}: {error}: mend it") from error
+
+
+def _module(path: Path) -> ModuleType:
+    """Runs a Python file as a module of its own, which ``sys.modules`` never sees."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _no_file(path: Path) -> str:
+    """Says that there is no such file, and which config files there are."""
+    if path.is_dir():
+        path = path / "*.py"
+    folders = [path.parent, Path("configs")]
+    found = {
+        str(file): file.stem
+        for folder in folders
+        for file in sorted(folder.glob("*.py"))
+        if file.stem != "__init__"
+    }
+    near = difflib.get_close_matches(path.stem, found.values(), n=3)
+    files = [file for file, stem in found.items() if stem in near] or list(found)
+    cure = f"there is {', '.join(files)}" if files else "run from the checkout's root"
+    return f"there is no config file {path}: {cure}"

@@ -1,0 +1,190 @@
+"""Whether a configuration makes sense, decided before anything is compiled.
+
+Each field has a rule (:mod:`spheroid_jax.rules`); each combination of fields that can
+be wrong has a function here. All problems are found at once, and each is one line that
+names the dotted field, its value and the cure.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from spheroid_jax.diffusion import NoiseLevels
+from spheroid_jax.fields import ConfigError, leaves, overridden, unknown
+from spheroid_jax.rules import RULES, SWEEP_RULES
+
+__all__ = ["ConfigError", "problems", "validate"]
+
+# Below this probability of a block's noise levels, float32 tells too few of them apart.
+_LEAST_BLOCK_PROBABILITY = 1e-4
+
+
+def validate(config: ConfigDict, device_count: int | None = None) -> None:
+    """Checks a configuration, with or without a ``sweep`` section.
+
+    Args:
+      config: the configuration.
+      device_count: devices to lay the mesh on; by default those that JAX has.
+
+    Raises:
+      ConfigError: one line with every problem, separated by ``"; "``.
+    """
+    devices = jax.device_count() if device_count is None else device_count
+    if found := problems(config, devices):
+        raise ConfigError("; ".join(found))
+
+
+def problems(config: ConfigDict, device_count: int) -> list[str]:
+    """Returns every problem of ``config`` on ``device_count`` devices, a line each."""
+    values = leaves(config)
+    rules = dict(RULES) | (dict(SWEEP_RULES) if "sweep" in config else {})
+    found = [unknown(field, rules) for field in values if field not in rules]
+    faulty = set()
+    for field, rule in rules.items():
+        if field not in values:
+            complaint = f"{field} is missing: begin with spheroid_jax.config.default()"
+        elif wrong := rule(values[field]):
+            complaint = f"{field}={values[field]} {wrong}"
+        else:
+            continue
+        faulty.add(field)
+        found.append(complaint)
+    values["devices"] = device_count
+    for fields, combination in _COMBINATIONS:
+        if not faulty.intersection(fields):
+            line = combination(*(values[field] for field in fields))
+            found += [line] if line else []
+    if "sweep" in config and not faulty.intersection(SWEEP_RULES):
+        found += _sweep_problems(config, values, device_count, found)
+    return found
+
+
+def _sweep_problems(
+    config: ConfigDict,
+    values: Mapping[str, Any],
+    device_count: int,
+    known: Iterable[str],
+) -> list[str]:
+    """Problems of the cells, each an experiment of its own, that the base has not."""
+    axis, found = values["sweep.axis"], []
+    if not isinstance(values.get(axis), int | float):
+        found.append(f"sweep.axis={axis} holds no number: choose a field that does")
+    for index, cell in enumerate(values["sweep.cells"]):
+        try:
+            changed = overridden(config, cell)
+        except ConfigError as error:
+            wrong = [str(error)]
+        else:
+            wrong = [x for x in problems(changed, device_count) if x not in known]
+            x = leaves(changed)[axis]
+            if values["sweep.log_x"] and isinstance(x, int | float) and x <= 0:
+                wrong.append(f"{axis}={x} has no logarithm: set sweep.log_x=false")
+        found += [f"sweep.cells[{index}] {cell!r}: {line}" for line in wrong]
+    return found
+
+
+def _heads(width: int, heads: int) -> str:
+    if width % heads == 0:
+        return ""
+    cure = _around(heads, (n for n in range(1, width + 1) if width % n == 0))
+    return f"model.heads={heads} does not divide model.width={width}: use {cure}"
+
+
+def _sigmas(low: float, high: float) -> str:
+    if low < high:
+        return ""
+    cure = "exchange them" if low > high else "raise the latter"
+    return f"diffusion.sigma_min={low} must be below diffusion.sigma_max={high}: {cure}"
+
+
+def _probability(
+    low: float, high: float, p_mean: float, p_std: float, blocks: int
+) -> str:
+    noise = NoiseLevels(low, high, p_mean, p_std)
+    mass = float(noise.cdf(high) - noise.cdf(low))
+    if low >= high or mass / blocks >= _LEAST_BLOCK_PROBABILITY:
+        return ""
+    return (
+        f"diffusion.sigma_min={low} to diffusion.sigma_max={high} holds only {mass:.1g}"
+        f" of the noise levels for model.blocks={blocks}: widen the range, or bring"
+        f" diffusion.p_mean={p_mean} and diffusion.p_std={p_std} nearer to it"
+    )
+
+
+def _warmup(warmup: int, rounds: int, local_steps: int) -> str:
+    total = rounds * local_steps
+    if warmup < total:
+        return ""
+    return (
+        f"train.warmup_steps={warmup} must be below the {total} steps of"
+        f" train.rounds={rounds} x train.local_steps={local_steps}:"
+        f" use at most {total - 1}"
+    )
+
+
+def _whole_batches(field: str) -> Callable[[int, int], str]:
+    """Windows that don't fill the last compiled batch would be left out unseen."""
+
+    def check(windows: int, batch: int) -> str:
+        if windows % batch == 0:
+            return ""
+        cure = _around(windows, range(batch, windows + batch, batch))
+        return f"{field}={windows} is not a multiple of eval.batch={batch}: use {cure}"
+
+    return check
+
+
+def _mesh(block: int, replica: int, blocks: int, replicas: int, devices: int) -> str:
+    wrong = []
+    if blocks % block:
+        wrong.append(f"mesh.block does not divide model.blocks={blocks}")
+    if replicas % replica:
+        wrong.append(f"mesh.replica does not divide train.replicas={replicas}")
+    if block * replica > devices:
+        wrong.append(f"it needs {block * replica} devices and there are {devices}")
+    if not wrong:
+        return ""
+    fits = (
+        (b, r)
+        for b, r in product(range(1, blocks + 1), range(1, replicas + 1))
+        if blocks % b == 0 and replicas % r == 0 and b * r <= devices
+    )
+    near = min(fits, key=lambda x: (abs(x[0] - block) + abs(x[1] - replica), -x[0]))
+    return (
+        f"mesh.block={block} mesh.replica={replica} does not fit:"
+        f" {', '.join(wrong)}, use mesh.block={near[0]} mesh.replica={near[1]}"
+    )
+
+
+def _around(target: int, candidates: Iterable[int]) -> str:
+    """The candidates next to ``target`` on either side, in words."""
+    ordered = sorted(candidates)
+    below = [n for n in ordered if n < target][-1:]
+    above = [n for n in ordered if n > target][:1]
+    return " or ".join(str(n) for n in below + above)
+
+
+_COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[..., str]], ...] = (
+    (("model.width", "model.heads"), _heads),
+    (("diffusion.sigma_min", "diffusion.sigma_max"), _sigmas),
+    (
+        (
+            "diffusion.sigma_min",
+            "diffusion.sigma_max",
+            "diffusion.p_mean",
+            "diffusion.p_std",
+            "model.blocks",
+        ),
+        _probability,
+    ),
+    (("train.warmup_steps", "train.rounds", "train.local_steps"), _warmup),
+    (("eval.windows", "eval.batch"), _whole_batches("eval.windows")),
+    (("eval.curve_windows", "eval.batch"), _whole_batches("eval.curve_windows")),
+    (
+        ("mesh.block", "mesh.replica", "model.blocks", "train.replicas", "devices"),
+        _mesh,
+    ),
+)
