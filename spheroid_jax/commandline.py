@@ -33,7 +33,7 @@ class Options:
 
     Attributes:
       config: the configuration, overridden, validated and locked.
-      workdir: the run directory.
+      workdir: the run directory; empty where none was named.
       resume: whether to continue what the run directory holds.
       command: the command that does the same again.
     """
@@ -102,7 +102,9 @@ def _parser(program: str) -> _Parser:
         "such as configs/b3_l4.py:quick",
     )
     parser.add_argument(
-        "--workdir", metavar="DIR", help="run directory (default: runs/NAME-SIZE)"
+        "--workdir",
+        metavar="DIR",
+        help="run directory (default: a new one under runs/)",
     )
     parser.add_argument(
         "--resume",
@@ -121,12 +123,12 @@ def _parse(argv: Sequence[str], program: str) -> Options:
     validate(config)
     config.lock()
     workdir = options.workdir
-    if workdir is None:
-        workdir = str(Path("runs") / f"{config.name}-{config.size}")
-    if not workdir or (Path(workdir).exists() and not Path(workdir).is_dir()):
+    if workdir == "":
+        raise ConfigError("--workdir has no directory: write --workdir=DIR")
+    if workdir and Path(workdir).exists() and not Path(workdir).is_dir():
         raise ConfigError(f"--workdir={workdir} is not a directory: name another")
     command = shlex.join(["python", "-m", program, *argv])
-    return Options(config, workdir, options.resume, command)
+    return Options(config, workdir or "", options.resume, command)
 
 
 def _override(config: ConfigDict, arguments: Sequence[str]) -> None:

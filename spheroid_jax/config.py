@@ -32,7 +32,7 @@ def default() -> ConfigDict:
     c.model.target_radius = 0.45  # R, norm of a target embedding
     c.model.noisy_input_std = 0.0  # initial W_z std, in units of 1/sqrt(d); 0 = zero
     c.model.compute_dtype = "float32"  # float32 | bfloat16; master weights stay f32
-    c.model.remat = "none"  # none | dots | full: what the backward pass recomputes
+    c.model.remat = "dots"  # none | dots | full: what is kept for the backward pass
 
     c.diffusion = ConfigDict()
     c.diffusion.sigma_min = 1.0  # lowest noise level, in units of the embedding

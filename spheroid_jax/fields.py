@@ -111,11 +111,31 @@ def assign(config: ConfigDict, field: str, text: str) -> None:
         ) from None
 
 
-def overridden(config: ConfigDict, text: str) -> ConfigDict:
-    """Returns a copy of ``config`` changed as ``"train.rounds=8 model.layers=2"`` says.
+def assignments(text: str) -> list[tuple[str, str]]:
+    """Splits ``"train.rounds=8 model.layers=2"`` into pairs of field and value.
 
     A value ends where the next ``field=`` begins, so that it may hold spaces and
-    quotes. The result is one experiment: a sweep's own section is left out. It isn't
+    quotes.
+
+    >>> assignments("data.corpus=file:/my texts seed=1")
+    [('data.corpus', 'file:/my texts'), ('seed', '1')]
+
+    Raises:
+      ConfigError: if something is not of the form ``field=value``.
+    """
+    pairs = []
+    for assignment in re.split(r"\s+(?=[\w.]+=)", text.strip()):
+        field, equals, value = assignment.partition("=")
+        if not equals or not field:
+            raise ConfigError(f"{assignment!r} sets nothing: write field=value")
+        pairs.append((field, value))
+    return pairs
+
+
+def overridden(config: ConfigDict, text: str) -> ConfigDict:
+    """Returns a copy of ``config``, changed as the :func:`assignments` of a text say.
+
+    The result is one experiment: a sweep's own section is left out. It isn't
     validated.
 
     Raises:
@@ -125,10 +145,7 @@ def overridden(config: ConfigDict, text: str) -> ConfigDict:
     if "sweep" in changed:
         with changed.unlocked():
             del changed.sweep
-    for assignment in re.split(r"\s+(?=[\w.]+=)", text.strip()):
-        field, equals, value = assignment.partition("=")
-        if not equals or not field:
-            raise ConfigError(f"{assignment!r} sets nothing: write field=value")
+    for field, value in assignments(text):
         assign(changed, field, value)
     return changed
 
