@@ -105,7 +105,7 @@ def assign(config: ConfigDict, field: str, text: str) -> None:
     try:
         values(["", argument])
     except (flags.Error, TypeError, ValueError):
-        kind = KINDS[type(known[field])]
+        kind = KINDS.get(type(known[field]), "of the field's type")
         raise ConfigError(
             f"{field}={text} is not {kind}: write {kind}, such as {known[field]!r}"
         ) from None

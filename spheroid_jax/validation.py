@@ -5,7 +5,7 @@ be wrong has a function here. All problems are found at once, and each is one li
 names the dotted field, its value and the cure.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
 
@@ -57,33 +57,36 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
         if not faulty.intersection(fields):
             line = combination(*(values[field] for field in fields))
             found += [line] if line else []
-    if "sweep" in config and not faulty.intersection(SWEEP_RULES):
-        found += _sweep_problems(config, values, device_count, found)
+    if "sweep" in config and not faulty.intersection(
+        [*SWEEP_RULES, values.get("sweep.axis")]
+    ):
+        found += _sweep_problems(config, device_count, found)
     return found
 
 
 def _sweep_problems(
-    config: ConfigDict,
-    values: Mapping[str, Any],
-    device_count: int,
-    known: Iterable[str],
+    config: ConfigDict, device_count: int, known: Iterable[str]
 ) -> list[str]:
     """Problems of the cells, each an experiment of its own, that the base has not."""
-    axis, found = values["sweep.axis"], []
-    if not isinstance(values.get(axis), int | float):
+    axis, found = config.sweep.axis, []
+    if not isinstance(leaves(config)[axis], int | float):
         found.append(f"sweep.axis={axis} holds no number: choose a field that does")
-    for index, cell in enumerate(values["sweep.cells"]):
+    for index, cell in enumerate(config.sweep.cells):
         try:
             changed = overridden(config, cell)
         except ConfigError as error:
             wrong = [str(error)]
         else:
             wrong = [x for x in problems(changed, device_count) if x not in known]
-            x = leaves(changed)[axis]
-            if values["sweep.log_x"] and isinstance(x, int | float) and x <= 0:
-                wrong.append(f"{axis}={x} has no logarithm: set sweep.log_x=false")
+            wrong = wrong or _logarithm(axis, leaves(changed)[axis], config.sweep.log_x)
         found += [f"sweep.cells[{index}] {cell!r}: {line}" for line in wrong]
     return found
+
+
+def _logarithm(axis: str, x: Any, log_x: bool) -> list[str]:
+    if not log_x or not isinstance(x, int | float) or x > 0:
+        return []
+    return [f"{axis}={x} has no logarithm: set sweep.log_x=false"]
 
 
 def _heads(width: int, heads: int) -> str:
