@@ -1,4 +1,4 @@
-"""CE_chain and its companions (spec section 5), on a fixed slice of validation text.
+"""CE_chain and its companions, on a fixed slice of validation text.
 
 All cross-entropies are in nats per byte, teacher-forced: the clean bytes of a window
 are given, the noisy input is not.

@@ -1,7 +1,7 @@
 """The paper's active-state table: AdamW bytes of one worker against the full stack.
 
 A float32 parameter trained by AdamW costs 16 bytes: itself, its gradient and two
-moments (spec section 7).
+moments (BlockTrain, arXiv 2606.24722, memory profile).
 """
 
 from typing import Any, NamedTuple

@@ -65,7 +65,7 @@ def noisy_target(targets: Array, y: Array, sigma: Array, key: Array) -> Array:
 def block_denoising(
     model: BlockDenoiser, noise: NoiseLevels, sigma_ranges: Array
 ) -> Objective:
-    """BlockTrain's local objective (spec section 3).
+    """BlockTrain's local objective: DiffusionBlocks' (arXiv 2506.14202) on bytes.
 
     Per example the cross-entropy is weighted by ``w(sigma) sigma_data²``, which is 1
     for pure noise and grows where the target is easy to read out of z.

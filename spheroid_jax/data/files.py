@@ -196,8 +196,8 @@ def _encoding_notes(name: str, data: bytes) -> tuple[str, ...]:
 
 def _missing(path: Path) -> str:
     try:
-        parent = path.resolve().parent
-        near = difflib.get_close_matches(path.name, [p.name for p in parent.iterdir()])
+        neighbours = [other.name for other in path.parent.iterdir()]
+        near = difflib.get_close_matches(path.name, neighbours)
     except OSError:
         return f"{path} does not exist, nor does its folder: check the path"
     hint = f"did you mean {path.parent / near[0]}?" if near else "check the path"

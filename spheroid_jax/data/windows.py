@@ -188,8 +188,8 @@ def evaluation_windows(valid: np.ndarray, *, seq_len: int, count: int) -> np.nda
 def _orders(plan: WindowPlan) -> Iterator[tuple[int, int]]:
     """The shard and the seed of every stream of windows, block by block.
 
-    Seeds come from SeedSequence because grain adds the epoch to the seed: with
-    consecutive seeds one worker's second epoch would be its neighbour's first.
+    SeedSequence mixes the three numbers; their sum would give block 1 of seed 0 the
+    order of block 0 of seed 1, and two runs that should differ would be related.
     """
     blocks = 1 if plan.sharding == "shared" else plan.blocks
     for block in range(blocks):

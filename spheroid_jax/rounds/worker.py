@@ -34,7 +34,7 @@ def inner_optimizer(
 ) -> optax.GradientTransformation:
     """AdamW with linear warm-up and cosine decay over all of a worker's local steps.
 
-    Its state stays with the worker and is never sent (BlockTrain, spec section 6).
+    Its state stays with the worker and is never sent (arXiv 2606.24722, protocol).
 
     Args:
       learning_rate: peak.

@@ -212,6 +212,11 @@ class TestMirrors:
         corpus = load_corpus("wikitext-103-raw", mirror=str(tmp_path))
         assert_is_raw(corpus)
         assert corpus.name == "wikitext-103-raw"
+        # No official digest is known for it, so its manifest alone tells damage.
+        cached = cache_folder().parent / "wikitext-103-raw" / "test.raw"
+        cached.write_bytes(RAW["test"].replace(b"F", b"G", 1))
+        with pytest.raises(CorpusError, match=r"is damaged \(test.raw has SHA-256"):
+            load_corpus("wikitext-103-raw", mirror=str(tmp_path / "none"))
 
     def test_wrong_bytes_name_both_digests(self, tmp_path: Path) -> None:
         for split, data in RAW.items():

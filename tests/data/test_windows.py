@@ -121,13 +121,13 @@ def test_every_epoch_is_complete_and_in_another_order() -> None:
         assert len({tuple(order) for order in worker}) == 6
 
 
-def test_no_worker_repeats_the_order_of_another() -> None:
-    """Grain adds the epoch to the seed, so neighbouring seeds would collide."""
+def test_no_order_of_an_epoch_occurs_twice() -> None:
+    """Neither across blocks and epochs, nor across neighbouring seeds."""
     corpus = random_corpus(8 * 12 + 1)
-    seen = streams(corpus, 6, blocks=6, replicas=1)
-    orders = [tuple(order) for order in seen.reshape(-1, 12)]
-    assert len(orders) == 18
-    assert len(set(orders)) == 18
+    seen = [streams(corpus, 6, blocks=4, replicas=1, seed=seed) for seed in range(3)]
+    orders = [tuple(order) for order in np.concatenate(seen).reshape(-1, 12)]
+    assert len(orders) == 36
+    assert len(set(orders)) == 36
 
 
 def test_blocks_differ_unless_they_share() -> None:
