@@ -29,6 +29,7 @@ def default() -> ConfigDict:
     c.model.mlp_ratio = 4  # hidden width of the MLP / width
     c.model.layout = "aligned"  # aligned | concat: how clean and noisy bytes meet
     c.model.head = "untied"  # untied | tied (to the byte table, with a learnt scale)
+    c.model.rotary = True  # rotate queries and keys by position, beside the learnt ones
     c.model.target_radius = 0.45  # R, norm of a target embedding
     c.model.noisy_input_std = 0.0  # initial W_z std, in units of 1/sqrt(d); 0 = zero
     c.model.compute_dtype = "float32"  # float32 | bfloat16; master weights stay f32
@@ -44,7 +45,9 @@ def default() -> ConfigDict:
     c.diffusion.grid = "upper_edges"  # upper_edges | official: the chain's levels
 
     c.data = ConfigDict()
-    c.data.corpus = "auto"  # auto | embedded | wikitext-2-raw | wikitext-103-raw | file:PATH
+    c.data.corpus = (
+        "auto"  # auto | embedded | wikitext-2-raw | wikitext-103-raw | file:PATH
+    )
     c.data.mirror = ""  # URL or folder to take WikiText from; empty: the hub
     c.data.seq_len = 128  # T, bytes predicted per window
     c.data.stride = 0  # bytes between window starts; 0 = seq_len

@@ -151,6 +151,7 @@ RULES: Mapping[str, Rule] = {
     "model.noisy_input_std": _NOT_NEGATIVE,
     "model.compute_dtype": one_of(COMPUTE_DTYPES),
     "model.remat": one_of(REMAT_POLICIES),
+    "model.rotary": of_type(bool),
     "diffusion.sigma_min": _POSITIVE,
     "diffusion.sigma_max": _POSITIVE,
     "diffusion.p_mean": number(float, Interval()),

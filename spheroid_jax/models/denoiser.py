@@ -79,7 +79,9 @@ class BlockDenoiser:
             length = x.shape[1]
             placed = self._call(interface, "place", noisy)
             both = jnp.concatenate([clean, placed], axis=1)
-            h = apply_layers(block, self.transformer, both, concat_mask(length))
+            places = jnp.tile(jnp.arange(length), 2)
+            mask = concat_mask(length)
+            h = apply_layers(block, self.transformer, both, places, mask)
             h = h[:, length:]
         return self._call(interface, "leave_noisy", h, z, sigma)
 

@@ -29,6 +29,8 @@ class TransformerShape:
         each adds to the residual stream.
       compute_dtype: dtype of activations; parameters are always float32.
       remat: ``none``, ``dots`` (keep matmul results) or ``full``.
+      rotary: whether attention also rotates queries and keys by position (RoFormer,
+        arXiv 2104.09864), on top of the positions that the interface adds.
     """
 
     width: int
@@ -37,6 +39,21 @@ class TransformerShape:
     layers: int
     compute_dtype: str = "float32"
     remat: str = "none"
+    rotary: bool = True
+
+
+def rotate(x: Array, positions: Array) -> Array:
+    """Rotary position embedding of x (N, S, heads, head width), float32 inside.
+
+    Pairs are (i, i + half); an odd last channel is left as it is.
+    """
+    half = x.shape[-1] // 2
+    frequency = 10_000.0 ** (-jnp.arange(half) / max(half, 1))
+    angle = positions[:, None].astype(jnp.float32) * frequency[None]
+    cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
+    first, second = x[..., :half], x[..., half : 2 * half]
+    turned = [first * cos - second * sin, first * sin + second * cos]
+    return jnp.concatenate([*turned, x[..., 2 * half :]], axis=-1).astype(x.dtype)
 
 
 class TransformerLayer(nn.Module):
@@ -45,10 +62,11 @@ class TransformerLayer(nn.Module):
     shape: TransformerShape
 
     @nn.compact
-    def __call__(self, h: Array, mask: Array | None) -> Array:
-        """Maps h (N, S, d); ``mask`` (S, S) is true where attention is allowed.
+    def __call__(self, h: Array, positions: Array, mask: Array | None) -> Array:
+        """Maps h (N, S, d) whose places are ``positions`` (S,).
 
-        Without a mask attention is plainly causal, which fused kernels know.
+        ``mask`` (S, S) is true where attention is allowed; without one attention is
+        plainly causal, which fused kernels know.
         """
         shape = self.shape
         dtype = jnp.dtype(shape.compute_dtype)
@@ -65,6 +83,8 @@ class TransformerLayer(nn.Module):
             part.reshape(*part.shape[:-1], *heads)
             for part in jnp.split(qkv, 3, axis=-1)
         )
+        if shape.rotary:
+            q, k = rotate(q, positions), rotate(k, positions)
         attended = jax.nn.dot_product_attention(
             q,
             k,
@@ -86,20 +106,29 @@ class TransformerLayer(nn.Module):
 def init_layers(key: Array, shape: TransformerShape, count: int) -> Params:
     """Parameters of ``count`` layers, every leaf with leading axis ``count``."""
     layer = TransformerLayer(shape)
-    probe = jnp.zeros((1, 1, shape.width))
-    return jax.vmap(lambda k: layer.init(k, probe, None)["params"])(
+    probe, place = jnp.zeros((1, 1, shape.width)), jnp.zeros(1, jnp.int32)
+    return jax.vmap(lambda k: layer.init(k, probe, place, None)["params"])(
         jax.random.split(key, count)
     )
 
 
 def apply_layers(
-    layers: Params, shape: TransformerShape, h: Array, mask: Array | None = None
+    layers: Params,
+    shape: TransformerShape,
+    h: Array,
+    positions: Array | None = None,
+    mask: Array | None = None,
 ) -> Array:
-    """Sends h (N, S, d) through the stacked layers under one ``lax.scan``."""
+    """Sends h (N, S, d) through the stacked layers under one ``lax.scan``.
+
+    ``positions`` (S,) are 0, 1, ... by default; see :class:`TransformerLayer`.
+    """
     module = TransformerLayer(shape)
+    if positions is None:
+        positions = jnp.arange(h.shape[1])
 
     def one(h: Array, layer: Params) -> tuple[Array, None]:
-        return module.apply({"params": layer}, h, mask), None
+        return module.apply({"params": layer}, h, positions, mask), None
 
     policies = {
         "dots": jax.checkpoint_policies.dots_saveable,

@@ -72,6 +72,7 @@ def transformer_shape(config: ConfigDict, layers: int) -> TransformerShape:
         layers=layers,
         compute_dtype=model.compute_dtype,
         remat=model.remat,
+        rotary=model.rotary,
     )
 
 

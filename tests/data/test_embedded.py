@@ -61,10 +61,10 @@ def test_does_not_depend_on_the_order_of_the_dictionary() -> None:
 
 def test_neighbouring_versions_hold_out_much_the_same() -> None:
     """Every topic grows, some more than others; which are held out hardly moves."""
-    more = "\n\nA later version of Python has this additional paragraph on topic {}."
+    more = "\n\nA later version of Python has paragraph {} in addition on topic {}."
     before = topics_of(100)
     after = {
-        name: text + more.format(name) * (len(name) + number % 3)
+        name: text + "".join(more.format(i, name) for i in range(1 + number % 3))
         for number, (name, text) in enumerate(before.items())
     }
     held_out = [
