@@ -8,6 +8,7 @@ ARGS ?=
 EXTRAS ?= data
 
 BIN := $(VENV)/bin
+BENCHMARKS := $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
 CODE := spheroid_jax experiments configs $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
@@ -38,7 +39,7 @@ format: $(VENV)/.installed-dev ## format the code and mend what the linter can
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-$(EXTRAS) ## run every benchmark
-	set -e; for file in benchmarks/*.py; do $(BIN)/python "$$file" $(ARGS); done
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 clean: ## remove the environment and the caches; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -46,7 +47,7 @@ clean: ## remove the environment and the caches; runs/ stays
 
 # The stem names the extras of pyproject.toml, such as "data" or "data,cuda12".
 $(VENV)/.installed-%: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: $(PYTHON) is not Python 3.11 or newer: make PYTHON=python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
