@@ -41,7 +41,7 @@ def load_corpus(spec: str, *, mirror: str = "", cache_dir: str = "") -> Corpus:
     if spec == "auto":
         return _auto(mirror, cache_dir)
     known = ("auto", "embedded", *NAMES, "file:PATH")
-    if spec and os.path.exists(os.path.expanduser(spec)):
+    if os.path.exists(os.path.expanduser(spec)):
         hint = f"did you mean file:{spec}?"
     elif near := difflib.get_close_matches(spec, known, 1):
         hint = f"did you mean {near[0]}?"
