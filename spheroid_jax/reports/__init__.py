@@ -1,0 +1,1 @@
+"""What a run shows and leaves behind: metrics, progress, tables, plots, reports."""
