@@ -1,5 +1,7 @@
-"""Real text, a private cache, and a web server that can misbehave."""
+"""Real text, a private cache, a small WikiText, and a web server that misbehaves."""
 
+import dataclasses
+import hashlib
 import http.server
 import os
 import threading
@@ -7,11 +9,40 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from spheroid_jax.data import load_corpus
+from spheroid_jax.data import Corpus, load_corpus, wikitext
 
 Pages = dict[str, tuple[int, int | None, bytes]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeWikiText:
+    """A text in the form of WikiText-2, raw and as the hub serves it."""
+
+    raw: dict[str, bytes]  # by split
+    shards: dict[str, bytes]  # parquet files by path within the data set
+
+    @staticmethod
+    def as_parquet(raw: bytes, path: Path) -> bytes:
+        """Rows as on the hub: lines with their newline, blank lines as ""."""
+        lines = raw.decode().split("\n")[:-1]
+        rows = ["" if line == " " else f"{line}\n" for line in lines]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": rows}), path, row_group_size=100)
+        return path.read_bytes()
+
+    def pages_under(self, root: str) -> Pages:
+        return {f"{root}/{path}": (200, None, d) for path, d in self.shards.items()}
+
+    def hub_pages(self) -> Pages:
+        return self.pages_under(f"/{wikitext._DATASET}")
+
+    def check(self, corpus: Corpus) -> None:
+        for split, data in self.raw.items():
+            assert getattr(corpus, split).tobytes() == data
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +69,44 @@ def real_text() -> np.ndarray:
     if folder and path.is_file():
         return np.fromfile(path, np.uint8)
     return load_corpus("embedded").train
+
+
+@pytest.fixture
+def wiki(tmp_path: Path) -> FakeWikiText:
+    raw = {
+        "train": " \n = Böhmen = \n \n Some <unk> text .\u2028 More . \n \n".encode()
+        * 300,
+        "valid": b" \n = Valid = \n \n Other text . \n" * 40,
+        "test": b" \n = Test = \n \n Final text . \n" * 50,
+    }
+    stems = {"train": "train", "valid": "validation", "test": "test"}
+    shards = {
+        f"wikitext-2-raw-v1/{stem}-00000-of-00001.parquet": FakeWikiText.as_parquet(
+            raw[split], tmp_path / "source" / stem
+        )
+        for split, stem in stems.items()
+    }
+    return FakeWikiText(raw, shards)
+
+
+@pytest.fixture
+def official(wiki: FakeWikiText, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the fake the official WikiText-2."""
+    digests = {s: (len(d), hashlib.sha256(d).hexdigest()) for s, d in wiki.raw.items()}
+    monkeypatch.setitem(wikitext.OFFICIAL, "wikitext-2-raw", digests)
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every hub refuses the connection at once."""
+    hubs = ("http://127.0.0.1:9", "http://127.0.0.1:9/x")
+    monkeypatch.setattr(wikitext, "HUBS", hubs)
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path) -> Path:
+    """Where WikiText-2 is cached."""
+    return tmp_path / "xdg" / "spheroid_jax" / "wikitext-2-raw"
 
 
 @pytest.fixture
