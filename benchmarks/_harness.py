@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from spheroid_jax.reports.tables import text_table
+from spheroid_jax.reports.tables import Table
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -58,7 +58,9 @@ def report(
 ) -> None:
     """Prints rows as a table and ratios below it, and writes both to ``file``."""
     columns = list(rows[0])
-    print(text_table(columns, [[str(row[c]) for c in columns] for row in rows]))
+    cells = [[str(row[column]) for column in columns] for row in rows]
+    align = ["l" if isinstance(rows[0][column], str) else "r" for column in columns]
+    print(Table(columns, cells, "".join(align)).text(), end="")
     for name, value in ratios.items():
         print(f"{name}: {value:.3f}")
     if file:

@@ -37,12 +37,12 @@ def step_function(method: Method, config: ConfigDict) -> Callable[[], Any]:
     part = jax.tree.map(lambda leaf: leaf[0], engine.partition.take(params))
     shape = (STEPS, config.data.batch, config.data.seq_len + 1)
     windows = jax.random.randint(key, shape, 0, 256).astype(jnp.uint8)
-    opt_state = engine.inner.init(part)
+    opt_state, block = engine.inner.init(part), jnp.int32(0)
 
     @jax.jit
     def steps(part: Any, opt_state: Any) -> Any:
         return local_phase(
-            engine.objective, engine.inner, part, opt_state, windows, 0, key
+            engine.objective, engine.inner, part, opt_state, windows, block, key
         )
 
     return lambda: steps(part, opt_state)

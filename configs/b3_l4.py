@@ -42,7 +42,6 @@ SIZES: Sizes = {
     "paper": {
         "model.width": 512,
         "model.heads": 8,
-        "data.corpus": "wikitext-103-raw",
         "data.seq_len": 256,
         "data.batch": 64,
         "train.rounds": 32,

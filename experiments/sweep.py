@@ -19,4 +19,4 @@ def run(options: Options, workdir: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(session(sys.argv[1:], run))
+    sys.exit(session("experiments.sweep", sys.argv[1:], run))

@@ -117,17 +117,6 @@ def _probability(
     )
 
 
-def _warmup(warmup: int, rounds: int, local_steps: int) -> str:
-    total = rounds * local_steps
-    if warmup < total:
-        return ""
-    return (
-        f"train.warmup_steps={warmup} must be below the {total} steps of"
-        f" train.rounds={rounds} x train.local_steps={local_steps}:"
-        f" use at most {total - 1}"
-    )
-
-
 def _whole_batches(field: str) -> Callable[[int, int], str]:
     """Windows that don't fill the last compiled batch would be left out unseen."""
 
@@ -183,7 +172,6 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[..., str]], ...] = (
         ),
         _probability,
     ),
-    (("train.warmup_steps", "train.rounds", "train.local_steps"), _warmup),
     (("eval.windows", "eval.batch"), _whole_batches("eval.windows")),
     (("eval.curve_windows", "eval.batch"), _whole_batches("eval.curve_windows")),
     (

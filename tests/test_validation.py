@@ -175,12 +175,6 @@ def test_corpora(value: str) -> None:
             " raise the latter",
         ),
         (
-            {"train__rounds": 1},
-            1,
-            "train.warmup_steps=20 must be below the 20 steps of train.rounds=1 x"
-            " train.local_steps=20: use at most 19",
-        ),
-        (
             {"eval__windows": 250},
             1,
             "eval.windows=250 is not a multiple of eval.batch=16: use 240 or 256",

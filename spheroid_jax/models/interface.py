@@ -76,7 +76,13 @@ class Interface(nn.Module):
         self.table = self.param("table", normal(_SCALE), (VOCABULARY, d))
         self.positions = self.param("positions", _sinusoids, (shape.seq_len, d))
         self.w_x = self.param("w_x", normal(d**-0.5), (d, d))
-        self.norm = nn.LayerNorm()
+        # A block's output is multiplied by c_out, about sigma_data: from this scale on
+        # it reaches the head as large as a reference's, and learns as fast.
+        self.norm = nn.LayerNorm(
+            scale_init=nn.initializers.constant(
+                1.0 / shape.sigma_data if shape.noisy else 1.0
+            )
+        )
         if shape.noisy:
             # Zero by default: at high noise z says almost nothing, and a random
             # projection would only feed noise into the residual stream.

@@ -50,7 +50,8 @@ def inner_optimizer(
         init_value=learning_rate / (warmup_steps + 1),
         peak_value=learning_rate,
         warmup_steps=warmup_steps,
-        decay_steps=total_steps,
+        # A run may be shorter than its warm-up, and then never reaches the peak.
+        decay_steps=max(total_steps, warmup_steps + 1),
         end_value=learning_rate * final_lr_fraction,
     )
     adamw = optax.adamw(schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays)

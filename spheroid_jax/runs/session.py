@@ -33,14 +33,16 @@ def resume_command(command: str, workdir: Path) -> str:
     return shlex.join([*words, "--resume"])
 
 
-def session(argv: Sequence[str], action: Callable[[Options, Path], None]) -> int:
-    """Parses ``argv``, runs ``action(options, workdir)`` and returns the exit status.
+def session(
+    program: str, argv: Sequence[str], action: Callable[[Options, Path], None]
+) -> int:
+    """Runs ``action(options, workdir)`` on what the ``argv`` of ``program`` says.
 
-    Zero, 1 for a failure that is explained in one line, 130 for a stop by Ctrl-C or
+    Returns the exit status: zero, 1 for a failure that is explained in one line, 130 for a stop by Ctrl-C or
     SIGTERM: what is on disk then is the last finished round. A wrong command line
     exits with 2 from the parser.
     """
-    options = parse(argv)
+    options = parse(argv, program)
     workdir = Path(options.workdir)
     signal.signal(signal.SIGTERM, _interrupt)
     try:

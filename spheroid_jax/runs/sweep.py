@@ -14,6 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from spheroid_jax.commandline import overrides
+from spheroid_jax.fields import assignments, leaves
 from spheroid_jax.reports.sweep_report import write_sweep_report
 from spheroid_jax.runs.experiment import SUMMARY_FORMAT, run_experiment
 from spheroid_jax.runs.workdir import open_workdir
@@ -23,15 +24,16 @@ Say = Callable[[str], None]
 
 def cell_label(cell: str) -> str:
     """A folder name for a cell: its overrides without their sections."""
-    fields = [item.split("=", 1) for item in cell.split()]
-    short = "-".join(f"{name.rsplit('.', 1)[-1]}={value}" for name, value in fields)
+    short = "-".join(
+        f"{name.rsplit('.', 1)[-1]}={value}" for name, value in assignments(cell)
+    )
     return re.sub(r"[^\w.=-]+", "_", short) or "base"
 
 
 def cell_settings(cell: str, config: ConfigDict) -> dict[str, Any]:
     """The fields that a cell sets, with the values they got."""
-    names = [item.split("=", 1)[0] for item in cell.split()]
-    return {name: _lookup(config, name) for name in names}
+    values = leaves(config)
+    return {name: values[name] for name, _ in assignments(cell)}
 
 
 def run_sweep(
@@ -76,7 +78,6 @@ def _run_cell(
     config: ConfigDict, cell: str, workdir: Path, command: str, say: Say
 ) -> dict[str, Any]:
     cell_config = overrides(config, cell)
-    del cell_config.sweep
     label = cell_label(cell)
     directory = workdir / "cells" / label
     finished = directory / "summary.json"
@@ -99,10 +100,3 @@ def _run_cell(
         "summary": str(finished.relative_to(workdir)),
     }
     return {"row": row, "corpus": summary["corpus"]}
-
-
-def _lookup(config: ConfigDict, name: str) -> Any:
-    value = config
-    for part in name.split("."):
-        value = value[part]
-    return value

@@ -1,5 +1,7 @@
 """The sampler chain with denoisers whose answer is known in advance."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +74,7 @@ def test_a_step_follows_the_probability_flow() -> None:
     np.testing.assert_array_equal(euler_step(z, prediction, jnp.float32(0)), prediction)
 
 
-def perfect(y: jax.Array):  # noqa: ANN201
+def perfect(y: jax.Array) -> Callable[..., jax.Array]:
     """A denoiser that is certain of y, whatever it sees."""
 
     def denoise(block: jax.Array, z: jax.Array, sigma: jax.Array) -> jax.Array:
@@ -131,7 +133,9 @@ def test_blocks_are_met_in_order_each_with_its_own_level(
 
     def report(block: jax.Array, z: jax.Array, sigma: jax.Array) -> jax.Array:
         assert sigma.shape == z.shape[:1]
-        seen = jnp.stack([jnp.full(SHAPE, block), jnp.broadcast_to(sigma[:, None], SHAPE)])
+        seen = jnp.stack(
+            [jnp.full(SHAPE, block), jnp.broadcast_to(sigma[:, None], SHAPE)]
+        )
         rest = jnp.zeros((VOCABULARY - 2, *SHAPE))
         return jnp.moveaxis(jnp.concatenate([seen, rest]), 0, -1)
 

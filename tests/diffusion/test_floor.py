@@ -2,7 +2,8 @@
 
 An ideal block knows p(y) of its context and multiplies in what z says, as if z were a
 noisy target. But z started as noise that knew nothing, so what is left of it in the
-last block misleads: ``CE_chain - H`` is about ``(1 - E sum p^2) / 2 (R / sigma_last)^2``.
+last block misleads. The price ``CE_chain - H`` is about
+``(1 - E sum p^2) / 2 (R / sigma_last)^2``.
 """
 
 import jax

@@ -75,9 +75,7 @@ def test_quantiles_at_the_ends_are_clamped_and_not_zero_or_infinite(
 
 @pytest.mark.parametrize("noise", [HIGH, WIDE, LOW])
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 12])
-def test_every_block_owns_the_same_probability(
-    noise: NoiseLevels, blocks: int
-) -> None:
+def test_every_block_owns_the_same_probability(noise: NoiseLevels, blocks: int) -> None:
     """By numerical integration of the density, not by the code's own quantiles."""
     density = scipy.stats.norm(noise.p_mean, noise.p_std).pdf
     mass = [
