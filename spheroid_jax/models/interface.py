@@ -85,9 +85,10 @@ class Interface(nn.Module):
         )
         if shape.noisy:
             # Zero by default: at high noise z says almost nothing, and a random
-            # projection would only feed noise into the residual stream.
-            w_z = normal(shape.noisy_input_std * d**-0.5)
-            self.w_z = self.param("w_z", w_z, (d, d))
+            # projection would only feed noise into the residual stream. Kept in units
+            # of 1/sqrt(d): Adam walks at its own pace however small the gradient, and
+            # would otherwise bring a zero W_z to random size within the run.
+            self.w_z = self.param("w_z", normal(shape.noisy_input_std), (d, d))
             features = 2 * len(_FREQUENCIES)
             self.sigma_embedding = self.param(
                 "sigma_embedding", normal(0.02), (features, d)
@@ -119,7 +120,8 @@ class Interface(nn.Module):
         angle = 2.0 * jnp.pi * c.c_noise[:, None] * jnp.array(_FREQUENCIES)[None]
         features = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
         embedded = features @ self.sigma_embedding
-        return (c.c_in[:, None, None] * z) @ self.w_z + embedded[:, None, :]
+        projected = (c.c_in[:, None, None] * z) @ (self.w_z * self.shape.width**-0.5)
+        return projected + embedded[:, None, :]
 
     def place(self, h: Array) -> Array:
         """Adds the positions to h (N, T, d): the noisy half of the concat layout."""

@@ -60,9 +60,9 @@ class Progress:
         # The first round compiles; it doesn't tell how long the others take.
         self._first = self._first or (round_, now)
         self._round, self._updated = round_, now
-        parts = [f"CE {nats(ce, 3)} {note}".rstrip(), si(bytes_per_second, "B/s")]
+        parts = [f"CE {nats(ce)} {note}".rstrip(), si(bytes_per_second, "B/s")]
         if self._narrow:
-            parts = [f"CE {nats(ce, 3)}"]
+            parts = [f"CE {nats(ce)}"]
         self._numbers = "".join(f"  {part}" for part in parts)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=round_)

@@ -60,24 +60,24 @@ class Table:
         )
 
 
-def nats(value: float | None, digits: int = 4) -> str:
-    """A cross-entropy in nats; four decimals tell methods apart.
+def nats(value: float | None) -> str:
+    """A cross-entropy in nats, to a thousandth: evaluation is no finer than that.
 
     >>> nats(1.50314), nats(None), nats(1234567.0)
-    ('1.5031', '-', '1.23e+06')
+    ('1.503', '-', '1.23e+06')
     """
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
+    return f"{value:.3f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
-def signed(value: float | None, digits: int = 4) -> str:
+def signed(value: float | None) -> str:
     """A difference in nats, with its sign.
 
     >>> signed(0.0123), signed(-0.5)
-    ('+0.0123', '-0.5000')
+    ('+0.012', '-0.500')
     """
-    text = nats(value, digits)
+    text = nats(value)
     return text if text == NOTHING or text.startswith("-") else f"+{text}"
 
 

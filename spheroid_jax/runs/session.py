@@ -38,8 +38,9 @@ def session(
 ) -> int:
     """Runs ``action(options, workdir)`` on what the ``argv`` of ``program`` says.
 
-    Returns the exit status: zero, 1 for a failure that is explained in one line, 130 for a stop by Ctrl-C or
-    SIGTERM: what is on disk then is the last finished round. A wrong command line
+    Returns the exit status: zero, 1 for a failure that is explained in one line, 130
+    for a stop by Ctrl-C or SIGTERM: what is on disk then is the last finished round.
+    A wrong command line
     exits with 2 from the parser.
     """
     options = parse(argv, program)
