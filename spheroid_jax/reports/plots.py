@@ -51,11 +51,17 @@ def plot_curves(
     levels: Mapping[str, float],
     title: str = "",
 ) -> None:
+    """Writes the picture of :func:`curves_figure` to ``path``, as PNG."""
+    _save(curves_figure(records, levels=levels, title=title), path)
+
+
+def curves_figure(
+    records: Sequence[Mapping[str, Any]], *, levels: Mapping[str, float], title: str
+) -> Figure:
     """Draws cross-entropy on validation against rounds and against bytes seen.
 
     Args:
       records: as :func:`spheroid_jax.reports.log.read_metrics` returns them.
-      path: the PNG file to write.
       levels: horizontal lines by name, in nats per byte.
       title: a line above the picture.
     """
@@ -81,8 +87,8 @@ def plot_curves(
     _logarithmic(left, [*values, *levels.values()])
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     if curves:
-        _legend(figure, left, "at the last point")
-    _save(figure, path)
+        _legend(figure, left, "at the last point of the curve")
+    return figure
 
 
 def plot_sweep(
@@ -94,11 +100,22 @@ def plot_sweep(
     x_label: str,
     log_x: bool = False,
 ) -> None:
+    """Writes the picture of :func:`sweep_figure` to ``path``, as PNG."""
+    _save(sweep_figure(rows, x=x, series=series, x_label=x_label, log_x=log_x), path)
+
+
+def sweep_figure(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: str,
+    series: Sequence[str],
+    x_label: str,
+    log_x: bool,
+) -> Figure:
     """Draws results of a sweep's cells against the setting that was swept.
 
     Args:
       rows: cells of the sweep, with ``settings`` and ``results``.
-      path: the PNG file to write.
       x: the setting; values that aren't numbers stand side by side in given order.
       series: keys of ``results``; a cell without one leaves a gap, and a result that
         is a list (one number a block) becomes several lines.
@@ -133,7 +150,7 @@ def plot_sweep(
     _decorate(axes)
     if lines:
         _legend(figure, axes, None)
-    _save(figure, path)
+    return figure
 
 
 def _curve(records: Sequence[Mapping[str, Any]], result: str) -> list[dict[str, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spheroid_jax.reports import sections
+from spheroid_jax.reports import leakage, sections
 from spheroid_jax.reports.files import to_json, write_atomic
 from spheroid_jax.reports.plots import plot_curves
 from spheroid_jax.reports.published import load_published
@@ -34,10 +34,12 @@ def write_report(
     """
     title = f"{sections.run_name(summary)} on {summary['corpus']['name']}"
     plot_curves(records, workdir / CURVES, levels=_levels(summary), title=title)
-    write_atomic(workdir / REPORT, render_report(summary))
+    write_atomic(workdir / REPORT, render_report(summary, records))
 
 
-def render_report(summary: Mapping[str, Any]) -> str:
+def render_report(
+    summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+) -> str:
     """The text of ``report.md``."""
     parts = [
         f"# {sections.run_name(summary)}",
@@ -47,7 +49,8 @@ def render_report(summary: Mapping[str, Any]) -> str:
         sections.main_table(summary).markdown(),
         sections.fairness(summary),
         f"![Cross-entropy against rounds and bytes seen]({CURVES})",
-        *sections.blocks(summary),
+        sections.curves(summary, records),
+        *leakage.blocks(summary),
         *sections.memory(summary),
         *sections.published(summary, load_published()),
         *sections.again(summary),
@@ -57,7 +60,7 @@ def render_report(summary: Mapping[str, Any]) -> str:
 
 def render_summary(summary: Mapping[str, Any]) -> str:
     """The main table and what it says, for the screen at the end of a run."""
-    said = [UNITS, sections.headline(summary), sections.leakage(summary)]
+    said = [UNITS, sections.headline(summary), leakage.warning(summary)]
     lines = [textwrap.fill(text, COLUMNS) for text in said if text]
     return "\n".join([sections.main_table(summary, narrow=True).text(), *lines])
 

@@ -10,13 +10,11 @@ from typing import Any
 
 from spheroid_jax.reports.labels import METHOD_OF, RESULTS, label
 from spheroid_jax.reports.published import Published
-from spheroid_jax.reports.tables import Table, duration, gib, nats, si, signed
+from spheroid_jax.reports.tables import Table, duration, finite, gib, nats, si
 
 Summary = Mapping[str, Any]
 
 LEVEL = 0.0005  # nats; below it two methods are called level, as the table shows them
-LEAK_BELOW = 0.5  # nats by which a leaking block's local CE lies below the chain's
-LEAK_GAP = 0.1  # nats of scrambled-context gap that a leaking block stays under
 
 _WIDE = (
     *("method", "layers per worker", "params", "train FLOPs", "bytes seen"),
@@ -112,54 +110,30 @@ def fairness(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def blocks(summary: Summary) -> list[str]:
-    """The table of the blocks and how to read it; empty without BlockTrain."""
-    results = summary["results"]
-    if "local_ce" not in results:
-        return []
-    columns = (summary["sigma_ranges"], summary["grid"])
-    rows = [
-        [str(b), f"{low:.4g} to {high:.4g}", f"{level:.4g}", nats(ce), signed(gap)]
-        for b, ((low, high), level, ce, gap) in enumerate(
-            zip(*columns, results["local_ce"], results["scrambled_gap"], strict=True)
-        )
+def curves(summary: Summary, records: Sequence[Mapping[str, Any]]) -> str:
+    """What the picture can't say, and the comparison at equal bytes seen."""
+    text = (
+        "The curves are taken on `eval.curve_windows` windows and the table on "
+        "`eval.windows`, so their ends may differ from it."
+    )
+    whole = [r for r in records if r["method"] == "end_to_end" and r.get("ce")]
+    if not whole or "blocktrain" not in summary["methods"]:
+        return text
+    seen = whole[-1]["bytes_seen"]
+    reached = [
+        r
+        for r in records
+        if r["method"] == "blocktrain" and r["bytes_seen"] <= seen and r.get("ce_chain")
     ]
-    header = ["block", "sigma", "sigma in the chain", "local CE", "scrambled gap"]
-    return [
-        "## Blocks",
-        Table(header, rows, "rlrrr").markdown(),
-        "Local CE is measured on truly noised targets; the gap is what a block loses "
-        "when its clean context is replaced by another window's. "
-        + (leakage(summary) or _no_leakage(results["scrambled_gap"])),
-    ]
-
-
-def leakage(summary: Summary) -> str:
-    """A warning if blocks read their target out of the noisy input, else nothing."""
-    results = summary["results"]
-    chain, local = results.get("ce_chain"), results.get("local_ce")
-    if local is None:
-        return ""
-    leaking = [
-        str(block)
-        for block, (ce, gap) in enumerate(
-            zip(local, results["scrambled_gap"], strict=True)
-        )
-        if ce is not None
-        and gap is not None
-        and gap < LEAK_GAP
-        # A chain without a finite value has collapsed as far as one can.
-        and ce < (math.inf if not _finite(chain) else chain) - LEAK_BELOW
-    ]
-    if not leaking:
-        return ""
-    plural = len(leaking) > 1
+    if not reached:
+        return text
+    then, rounds = reached[-1], summary["methods"]["blocktrain"]["rounds"]
+    early = ", its learning rate yet to decay" if then["round"] < rounds else ""
     return (
-        f"WARNING, target leakage: block{'s' * plural} {', '.join(leaking)} "
-        f"{'predict' if plural else 'predicts'} far better than the chain and "
-        f"{'do' if plural else 'does'}n't miss {'their' if plural else 'its'} context, "
-        "so the target is read out of the noisy input. "
-        "Raise diffusion.sigma_min, or lower model.target_radius."
+        f"{text}\nAt equal bytes seen, the {si(seen)} of the end-to-end reference's "
+        f"whole training, BlockTrain is in round {then['round']} of {rounds}: CE_chain "
+        f"{nats(then['ce_chain'])} and CE_ensemble {nats(then.get('ce_ensemble'))} "
+        f"against {nats(whole[-1]['ce'])}{early}."
     )
 
 
@@ -238,7 +212,7 @@ def _against(found: Mapping[str, float | None], result: str) -> str:
     parts = []
     for reference in _REFERENCES:
         theirs = found.get(reference)
-        if ours is None or theirs is None:
+        if not finite(ours) or not finite(theirs):
             continue
         how = f"{nats(abs(ours - theirs))} {'below' if ours < theirs else 'above'}"
         how = "level with" if abs(ours - theirs) < LEVEL else how
@@ -260,28 +234,11 @@ def _facts(facts: Mapping[str, Any]) -> Sequence[str]:
 
 def _scores(ce: float | None) -> Sequence[str]:
     """CE in nats, perplexity per byte, bits per byte."""
-    if not _finite(ce) or ce is None or ce > 700:  # where exp overflows
+    if not finite(ce) or ce > 700:  # where exp overflows
         return [nats(ce), nats(None), nats(None)]
     perplexity = math.exp(ce)
     digits = ".2f" if perplexity < 1e4 else ".3g"
     return [nats(ce), f"{perplexity:{digits}}", nats(ce / math.log(2))]
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _no_leakage(gaps: Sequence[float | None]) -> str:
-    known = [gap for gap in gaps if gap is not None]
-    if not known:
-        return "The gaps are not finite."
-    least = nats(min(known))
-    if min(known) >= LEAK_GAP:
-        return f"No sign of target leakage: every block loses {least} nats or more."
-    return (
-        f"The smallest gap is {least} nats: that block hardly uses its context, though "
-        "it isn't far below the chain either."
-    )
 
 
 def _ours(summary: Summary, key: str) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 NOTHING = "-"  # no value; plain ASCII, since a screen may know nothing else
 _SUFFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -60,13 +61,18 @@ class Table:
         )
 
 
+def finite(value: float | None) -> TypeGuard[float]:
+    """Whether there is a number to show."""
+    return value is not None and math.isfinite(value)
+
+
 def nats(value: float | None) -> str:
     """A cross-entropy in nats, to a thousandth: evaluation is no finer than that.
 
     >>> nats(1.50314), nats(None), nats(1234567.0)
     ('1.503', '-', '1.23e+06')
     """
-    if value is None or not math.isfinite(value):
+    if not finite(value):
         return NOTHING
     return f"{value:.3f}" if abs(value) < 1e5 else f"{value:.3g}"
 
@@ -87,7 +93,7 @@ def si(value: float | None, unit: str = "") -> str:
     >>> si(3_154_000), si(82), si(999_999), si(2.1e15, "FLOP"), si(0.2e6, "B/s")
     ('3.15M', '82', '1M', '2.1 PFLOP', '200 kB/s')
     """
-    if value is None or not math.isfinite(value):
+    if not finite(value):
         return NOTHING
     number, power = float(f"{value:.3g}"), 0
     while abs(number) >= 1000 and power < len(_SUFFIXES) - 1:
@@ -102,7 +108,7 @@ def gib(value: float | None) -> str:
     >>> gib(0.19812), gib(0.00012345), gib(100.54), gib(0.0)
     ('0.198', '0.000123', '101', '0')
     """
-    if value is None or not math.isfinite(value):
+    if not finite(value):
         return NOTHING
     if value == 0:
         return "0"

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
 
+
+@pytest.fixture
 def run_summary() -> dict[str, Any]:
     """Three methods whose numbers are easy to check by hand."""
     return {
@@ -66,23 +69,8 @@ def facts(
     }
 
 
-def only(summary: dict[str, Any], method: str) -> dict[str, Any]:
-    """The summary as it is when just one method was trained."""
-    results = summary["results"]
-    if method == "blocktrain":
-        kept = {k: v for k, v in results.items() if k not in summary["methods"]}
-        return summary | {
-            "methods": {method: summary["methods"][method]},
-            "results": kept,
-        }
-    gone = ("sigma_ranges", "grid", "memory")
-    return {k: v for k, v in summary.items() if k not in gone} | {
-        "methods": {method: summary["methods"][method]},
-        "results": {method: results[method]},
-    }
-
-
-def sweep_summary() -> dict[str, Any]:
+@pytest.fixture
+def sweep_summary(run_summary: dict[str, Any]) -> dict[str, Any]:
     """A sweep over layers, one cell without its end-to-end reference."""
     return {
         "format": 1,
@@ -90,7 +78,7 @@ def sweep_summary() -> dict[str, Any]:
         "size": "quick",
         "command": "python -m experiments.sweep --config=configs/depth_sweep.py:quick",
         "seconds": 3725.0,
-        "corpus": run_summary()["corpus"],
+        "corpus": run_summary["corpus"],
         "x": "model.layers",
         "series": ["ce_chain", "ce_ensemble", "end_to_end"],
         "log_x": True,
