@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -40,7 +41,7 @@ def curves(axes: Axes) -> dict[str, Line2D]:
 
 
 def points(line: Line2D) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in line.get_xydata()]
+    return [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
 
 
 def legend(figure: Figure) -> list[str]:
