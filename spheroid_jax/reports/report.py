@@ -61,8 +61,13 @@ def render_report(
 def render_summary(summary: Mapping[str, Any]) -> str:
     """The main table and what it says, for the screen at the end of a run."""
     said = [UNITS, sections.headline(summary), leakage.warning(summary)]
-    lines = [textwrap.fill(text, COLUMNS) for text in said if text]
+    lines = [wrap(text) for text in said if text]
     return "\n".join([sections.main_table(summary, narrow=True).text(), *lines])
+
+
+def wrap(text: str) -> str:
+    """Text in lines that fit the screen; names with hyphens stay whole."""
+    return textwrap.fill(text, COLUMNS, break_on_hyphens=False)
 
 
 def _levels(summary: Mapping[str, Any]) -> dict[str, float]:

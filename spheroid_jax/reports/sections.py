@@ -85,8 +85,8 @@ def fairness(summary: Summary) -> str:
     methods = summary["methods"]
     lines = [
         "CE is teacher-forced, on the same slice of the validation split for every "
-        "method. The byte entropy of order k is that of the split itself, given the k "
-        "bytes before."
+        "method. The byte entropy of order k is that of the split given the k bytes "
+        "before, from its own counts: on a small split that is too low."
     ]
     if {"blocktrain", "end_to_end"} <= methods.keys():
         ours, theirs = methods["blocktrain"], methods["end_to_end"]

@@ -1,7 +1,6 @@
 """The end of a sweep: ``summary.json``, ``report.md``, ``sweep.png`` and a table."""
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from spheroid_jax.reports import sections
 from spheroid_jax.reports.files import write_atomic
 from spheroid_jax.reports.labels import RESULTS, label, short
 from spheroid_jax.reports.plots import plot_sweep
-from spheroid_jax.reports.report import COLUMNS, REPORT, write_summary
+from spheroid_jax.reports.report import REPORT, wrap, write_summary
 from spheroid_jax.reports.tables import Table, duration, nats
 
 PICTURE = "sweep.png"
@@ -63,7 +62,7 @@ def render_sweep(summary: Mapping[str, Any]) -> str:
     """The table and what it says, for the screen at the end of a sweep."""
     table, same = _table(summary)
     said = f"nats per byte of validation text; lower is better. {same}".strip()
-    lines = [textwrap.fill(text, COLUMNS) for text in (said, lowest(summary))]
+    lines = [wrap(text) for text in (said, lowest(summary))]
     return "\n".join([table.text(), *lines])
 
 

@@ -70,6 +70,14 @@ def test_the_screen_tells_the_whole_story(run_summary: Summary) -> None:
     assert render_summary(run_summary) == SCREEN
 
 
+def test_the_screen_has_no_line_that_ends_within_a_name(run_summary: Summary) -> None:
+    for length in range(1, 40):
+        corpus = run_summary["corpus"] | {"name": "x" * length}
+        lines = render_summary(run_summary | {"corpus": corpus}).splitlines()[11:]
+        assert max(map(len, lines)) <= 80
+        assert not any(line.endswith("-") for line in lines)
+
+
 def test_summary_json_is_json_in_its_own_order(
     run_summary: Summary, tmp_path: Path
 ) -> None:
