@@ -145,5 +145,7 @@ class Interface(nn.Module):
     def head_logits(self, out: Array) -> Array:
         """Head on (N, T, d): logits (N, T, V)."""
         if self.shape.head == "tied":
-            return self.head_scale * (out @ self.targets().T) + self.head_bias
-        return out @ self.head + self.head_bias
+            logits = self.head_scale * (out @ self.targets().T)
+        else:
+            logits = out @ self.head
+        return logits + self.head_bias[None, None]
