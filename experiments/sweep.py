@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 from spheroid_jax.commandline import Options
+from spheroid_jax.reports.sweep_report import render_sweep
 from spheroid_jax.runs.session import session
 from spheroid_jax.runs.sweep import run_sweep
 
 
 def run(options: Options, workdir: Path) -> None:
     """Runs the cells and reports them into ``workdir``."""
-    run_sweep(options.config, workdir, resume=options.resume, command=options.command)
+    summary = run_sweep(
+        options.config, workdir, resume=options.resume, command=options.command
+    )
+    print(render_sweep(summary))
     print(f"report: {workdir}/report.md   picture: {workdir}/sweep.png")
 
 

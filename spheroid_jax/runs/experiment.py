@@ -104,10 +104,11 @@ def _opening(
         f"{d.batch} windows of {d.seq_len} bytes per worker and step",
     ]
     what = {
-        "blocktrain": f"{m.blocks} blocks of {m.layers} layers, each trained alone by "
-        f"{t.replicas} worker(s) on its own denoising objective",
-        "end_to_end": f"reference: {m.blocks * m.layers} layers trained as one",
-        "block_sized": f"reference: {m.layers} layers, as large as one block",
+        "blocktrain": f"blocks x layers = {m.blocks} x {m.layers}; each block trained "
+        "by itself on its own denoising objective, "
+        f"replicas: {t.replicas}",
+        "end_to_end": f"reference, layers: {m.blocks * m.layers}, trained as one model",
+        "block_sized": f"reference, layers: {m.layers}, as many as one block has",
     }
     lines += [
         f"  {x.name:<12} {count_params(x.init):>12,} parameters; {what[x.name]}"

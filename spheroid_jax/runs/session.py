@@ -10,6 +10,7 @@ from types import FrameType
 from spheroid_jax.checkpoints import CheckpointError
 from spheroid_jax.commandline import Options, parse
 from spheroid_jax.data import CorpusError, DataStateError
+from spheroid_jax.reports.log import MetricsError
 from spheroid_jax.runs.loop import TrainingError
 from spheroid_jax.runs.workdir import WorkdirError, default_workdir
 from spheroid_jax.validation import ConfigError
@@ -19,6 +20,7 @@ EXPECTED = (
     ConfigError,
     CorpusError,
     DataStateError,
+    MetricsError,
     TrainingError,
     WorkdirError,
 )
