@@ -28,7 +28,7 @@ def default() -> ConfigDict:
     c.model.heads = 4  # attention heads; width must be a multiple
     c.model.mlp_ratio = 4  # hidden width of the MLP / width
     c.model.layout = "aligned"  # aligned | concat: how clean and noisy bytes meet
-    c.model.head = "untied"  # untied | tied (to the byte table, with a learnt scale)
+    c.model.head = "tied"  # tied (to the target embeddings, learnt scale) | untied
     c.model.rotary = True  # rotate queries and keys by position, beside the learnt ones
     c.model.target_radius = 0.45  # R, norm of a target embedding
     c.model.noisy_input_std = 0.0  # initial W_z std, in units of 1/sqrt(d); 0 = zero

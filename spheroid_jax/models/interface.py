@@ -94,10 +94,10 @@ class Interface(nn.Module):
                 "sigma_embedding", normal(0.02), (features, d)
             )
         if shape.head == "tied":
-            # Rows of norm R give logits too flat for 256 classes without a scale.
-            initial = nn.initializers.constant(
-                1.0 / (shape.sigma_data * shape.target_radius)
-            )
+            # Rows of norm R give logits too flat for 256 classes without a scale. At
+            # this one the evidence in c_skip z, about (sigma_data / sigma)² z, weighs
+            # what Bayes' rule gives it: z Ehat / sigma².
+            initial = nn.initializers.constant(shape.sigma_data**-2)
             self.head_scale = self.param("head_scale", initial, ())
         else:
             self.head = self.param("head", normal(0.02), (d, VOCABULARY))
