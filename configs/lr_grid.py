@@ -21,7 +21,7 @@ from spheroid_jax.fields import Sizes, at_size
 
 SIZES: Sizes = {size: b3_l4.SIZES[size] for size in ("quick", "small")}
 
-GRID = (1e-3, 2e-3, 4e-3, 8e-3)
+GRID = (2e-3, 4e-3, 8e-3, 1.6e-2)
 
 
 def get_config(size: str = "quick") -> ConfigDict:
