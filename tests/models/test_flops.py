@@ -19,7 +19,8 @@ from spheroid_jax.models.flops import (
 )
 from spheroid_jax.models.transformer import TransformerLayer, init_layers
 
-WIDTH, LENGTH, BATCH = 128, 64, 2
+# Long and narrow, so that attention is a good part of the cost.
+WIDTH, LENGTH, BATCH = 64, 256, 1
 LAYERS = {"width": WIDTH, "mlp_width": 4 * WIDTH, "layers": 1}
 
 
