@@ -8,9 +8,10 @@ methods the same rate; each method then takes the best of its own column, for
 the grid: at an end of it, widen the grid. What we measured is in the README.
 
     python -m experiments.sweep --config=configs/lr_grid.py:quick  # a quarter hour
-    python -m experiments.sweep --config=configs/lr_grid.py:small  # hours
+    python -m experiments.sweep --config=configs/lr_grid.py:small  # half an hour
 
-Times are for 2 cores.
+Times are for 2 cores. ``small`` has the model and the batches of ``b3_l4.py:small`` and
+a quarter of its rounds.
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +20,10 @@ from configs import b3_l4
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
-SIZES: Sizes = {size: b3_l4.SIZES[size] for size in ("quick", "small")}
+SIZES: Sizes = {
+    "quick": b3_l4.SIZES["quick"],
+    "small": b3_l4.SIZES["small"] | {"train.rounds": 40},
+}
 
 GRID = (2e-3, 4e-3, 8e-3, 1.6e-2)
 
