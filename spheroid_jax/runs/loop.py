@@ -4,6 +4,7 @@ A checkpoint holds everything a run is between two rounds, so a run that was kil
 continues to bit-identical parameters on the same machine.
 """
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -130,8 +131,11 @@ class _Training:
         rounds = self.config.train.rounds
         identity = {"method": self.method.name, **training_identity(self.config)}
         keep = self.config.checkpoint.keep
-        batches = self.iterator()
-        with Checkpoints(directory, keep=keep, identity=identity) as checkpoints:
+        with (
+            Checkpoints(directory, keep=keep, identity=identity) as checkpoints,
+            # Else its thread may hold up the exit of a run that failed.
+            contextlib.closing(self.iterator()) as batches,
+        ):
             state, seconds = self.start(checkpoints, batches)
             first = int(state.round)
             with Progress(self.method.name, rounds, start=first) as progress:
@@ -205,9 +209,8 @@ class _Training:
         name = self.method.name
         suffix = "" if name == "blocktrain" else f"_{name}"
         raise TrainingError(
-            f"the loss of {name} stopped being finite in round {round_}; lower "
-            f"train.learning_rate{suffix} or set train.clip; "
-            "the checkpoint of an earlier round is intact"
+            f"the loss of {name} stopped being finite in round {round_}, which was "
+            f"not saved; lower train.learning_rate{suffix} or set train.clip"
         )
 
 
