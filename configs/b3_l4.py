@@ -50,9 +50,10 @@ SIZES: Sizes = {
         "train.rounds": 160,
         "train.local_steps": 10,
         "train.warmup_steps": 100,
-        "train.learning_rate": 8e-3,
+        # Each method's best of configs/lr_grid.py.
+        "train.learning_rate": 4e-3,
         "train.learning_rate_end_to_end": 4e-3,
-        "train.learning_rate_block_sized": 8e-3,
+        "train.learning_rate_block_sized": 4e-3,
         "eval.every": 4,
         "checkpoint.every": 4,
     },

@@ -4,6 +4,7 @@ Its logits are a part that reads z and a part that reads the context, each as lo
 the block's parameters say.
 """
 
+import functools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,9 @@ class Linear:
         return from_z + block["reads_x"] * interface["bigram"][x]
 
 
+LINEAR = Linear()
+
+
 def model_of(reads_z: float, reads_x: float) -> Any:
     """Parameters of blocks that grow bolder along the chain."""
     bolder = np.linspace(1.0, 1.5, BLOCKS, dtype=np.float32)
@@ -54,7 +58,23 @@ def model_of(reads_z: float, reads_x: float) -> Any:
 
 BOTH, CONTEXT, READER = model_of(1.0, 1.0), model_of(0.0, 1.0), model_of(1.0, 0.0)
 KEY = jax.random.key(11)
-chain = jax.jit(lambda params, x, key: evaluation.chain(Linear(), params, GRID, x, key))
+
+
+@jax.jit
+def chain(params: Any, x: Any, key: jax.Array) -> jax.Array:
+    return evaluation.chain(Linear(), params, GRID, x, key)
+
+
+@jax.jit
+def chain_metrics(params: Any, grid: Any, windows: Any) -> Any:
+    return evaluation.evaluate_chain(Linear(), params, grid, windows, KEY)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def local_metrics(
+    params: Any, noise: NoiseLevels, ranges: Any, windows: Any, lent: Any, model: Any
+) -> Any:
+    return evaluation.evaluate_local(model, params, noise, ranges, windows, lent, KEY)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +131,7 @@ class TestChain:
     def test_metrics_are_the_cross_entropies_of_what_it_met(
         self, windows: np.ndarray
     ) -> None:
-        got = evaluation.evaluate_chain(Linear(), BOTH, GRID, windows, KEY)
+        got = chain_metrics(BOTH, GRID, windows)
         logits = met(BOTH, windows)
         ensemble = np.mean(log_softmax(logits), axis=0)
         expected = {
@@ -155,34 +175,41 @@ class TestEnsemble:
 
 
 class TestMix:
-    def mixed(self, windows: np.ndarray, draws: int) -> float:
-        result = evaluation.evaluate_mix(Linear(), BOTH, GRID, windows, KEY, draws)
+    DRAWS = 4
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def mixed(windows: np.ndarray) -> float:
+        result = evaluation.evaluate_mix(
+            Linear(), BOTH, GRID, windows, KEY, TestMix.DRAWS
+        )
         return float(result["ce_mix"])
 
-    def drawn(self, windows: np.ndarray, draws: int) -> list[np.ndarray]:
-        keys = jax.random.split(KEY, draws)
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def drawn(windows: np.ndarray) -> list[np.ndarray]:
+        keys = jax.random.split(KEY, TestMix.DRAWS)
         return [met(BOTH, windows, key)[-1] for key in keys]
 
     def test_is_minus_the_log_of_the_mean_probability(
-        self, windows: np.ndarray
+        self, windows: np.ndarray, mixed: float, drawn: list[np.ndarray]
     ) -> None:
         y = windows[:, 1:, None].astype(int)
-        p = [
-            np.exp(np.take_along_axis(log_softmax(logits), y, -1))
-            for logits in self.drawn(windows, 4)
-        ]
+        p = [np.exp(np.take_along_axis(log_softmax(logits), y, -1)) for logits in drawn]
         expected = -np.mean(np.log(np.mean(p, axis=0)))
-        assert self.mixed(windows, 4) == pytest.approx(expected, rel=1e-5)
+        assert mixed == pytest.approx(expected, rel=1e-5)
 
     def test_with_one_draw_is_the_cross_entropy_of_a_chain(
         self, windows: np.ndarray
     ) -> None:
-        (alone,) = self.drawn(windows, 1)
-        assert self.mixed(windows, 1) == pytest.approx(ce(alone, windows), rel=1e-5)
+        got = evaluation.evaluate_mix(Linear(), BOTH, GRID, windows, KEY, 1)
+        alone = met(BOTH, windows, jax.random.split(KEY, 1)[0])[-1]
+        assert float(got["ce_mix"]) == pytest.approx(ce(alone, windows), rel=1e-5)
 
-    def test_is_never_above_the_mean_of_its_draws(self, windows: np.ndarray) -> None:
-        mean = np.mean([ce(logits, windows) for logits in self.drawn(windows, 4)])
-        assert self.mixed(windows, 4) < mean - 0.01
+    def test_is_below_the_mean_of_its_draws(
+        self, windows: np.ndarray, mixed: float, drawn: list[np.ndarray]
+    ) -> None:
+        assert mixed < np.mean([ce(logits, windows) for logits in drawn]) - 0.01
 
 
 class TestLocal:
@@ -196,9 +223,7 @@ class TestLocal:
     ) -> tuple[np.ndarray, np.ndarray]:
         ranges = jnp.asarray(block_ranges(noise, BLOCKS), jnp.float32)
         lent = np.roll(windows, 3, axis=0)
-        got = evaluation.evaluate_local(
-            model or Linear(), params, noise, ranges, windows, lent, KEY
-        )
+        got = local_metrics(params, noise, ranges, windows, lent, model or LINEAR)
         assert got["local_ce"].shape == got["scrambled_gap"].shape == (BLOCKS,)
         return np.asarray(got["local_ce"]), np.asarray(got["scrambled_gap"])
 
@@ -232,7 +257,7 @@ class TestLocal:
         np.testing.assert_allclose(gap, 0.0, atol=1e-6)
         assert np.all(local < 0.01)
         grid = jnp.asarray(chain_grid(low, BLOCKS, "official"), jnp.float32)
-        got = evaluation.evaluate_chain(Linear(), reader, grid, windows, KEY)
+        got = chain_metrics(reader, grid, windows)
         assert float(got["ce_chain"]) > math.log(VOCABULARY) + 1.0
 
     def test_each_block_is_asked_about_noise_of_its_own_range(
