@@ -20,7 +20,7 @@ from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
 SIZES: Sizes = {
-    "quick": b3_l4.SIZES["quick"] | {"train.rounds": 10},
+    "quick": b3_l4.SIZES["quick"],
     "small": b3_l4.SIZES["small"],
 }
 
