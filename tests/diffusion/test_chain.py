@@ -1,7 +1,5 @@
 """The sampler chain with denoisers whose answer is known in advance."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 from spheroid_jax.diffusion import (
     GRIDS,
+    ChainOutput,
     NoiseLevels,
     chain_grid,
     euler_step,
@@ -74,18 +73,21 @@ def test_a_step_follows_the_probability_flow() -> None:
     np.testing.assert_array_equal(euler_step(z, prediction, jnp.float32(0)), prediction)
 
 
-def perfect(y: jax.Array) -> Callable[..., jax.Array]:
-    """A denoiser that is certain of y, whatever it sees."""
+@jax.jit
+def with_perfect_blocks(
+    y: jax.Array, z: jax.Array, grid: jax.Array, targets: jax.Array
+) -> ChainOutput:
+    """A chain of denoisers that are certain of y, whatever they see."""
 
     def denoise(block: jax.Array, z: jax.Array, sigma: jax.Array) -> jax.Array:
         del block, z, sigma
         return 1e4 * jax.nn.one_hot(y, VOCABULARY)
 
-    return denoise
+    return run_chain(denoise, jnp.zeros(grid.shape), z, grid, targets)
 
 
 @pytest.mark.parametrize("kind", GRIDS)
-@pytest.mark.parametrize("blocks", [1, 2, 3, 6])
+@pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_a_perfect_denoiser_lands_where_the_formula_says(
     kind: str,
     blocks: int,
@@ -94,9 +96,7 @@ def test_a_perfect_denoiser_lands_where_the_formula_says(
     pure_noise: jax.Array,
 ) -> None:
     grid = jnp.asarray(chain_grid(NOISE, blocks, kind), jnp.float32)
-    out = run_chain(
-        perfect(bytes_to_find), jnp.zeros(blocks), pure_noise, grid, targets
-    )
+    out = with_perfect_blocks(bytes_to_find, pure_noise, grid, targets)
     goal = np.asarray(targets)[np.asarray(bytes_to_find)].astype(np.float64)
     left = chain_grid(NOISE, blocks, kind)[-1] / NOISE.sigma_max
     expected = goal + left * (np.asarray(pure_noise, np.float64) - goal)
@@ -109,15 +109,12 @@ def test_a_perfect_denoiser_lands_where_the_formula_says(
 def test_every_block_but_the_last_moves_z_towards_its_prediction(
     kind: str, targets: jax.Array, bytes_to_find: jax.Array, pure_noise: jax.Array
 ) -> None:
-    blocks = 6
+    blocks = 4
     grid = jnp.asarray(chain_grid(NOISE, blocks, kind), jnp.float32)
     goal = np.asarray(targets)[np.asarray(bytes_to_find)]
     distances = [
         np.linalg.norm(
-            run_chain(
-                perfect(bytes_to_find), jnp.zeros(n), pure_noise, grid[:n], targets
-            ).z
-            - goal
+            with_perfect_blocks(bytes_to_find, pure_noise, grid[:n], targets).z - goal
         )
         for n in range(1, blocks + 1)
     ]
