@@ -25,7 +25,7 @@ SIZES: Sizes = {
     "small": b3_l4.SIZES["small"] | {"train.rounds": 40},
 }
 
-GRID = (2e-3, 4e-3, 8e-3, 1.6e-2)
+GRID = (2e-3, 4e-3, 8e-3)
 
 
 def get_config(size: str = "quick") -> ConfigDict:
