@@ -36,11 +36,14 @@ def active_states(params: Any, blocks: int) -> list[ActiveState]:
       params: BlockTrain's parameters ``{"blocks": leaves (B, ...), "interface": ...}``;
         only shapes are used, so the leaves may be abstract.
       blocks: B.
+
+    The full stack is BlockTrain's own; the end-to-end reference goes without the noisy
+    half of the interface.
     """
     block = _size(params["blocks"]) // blocks
     interface = _size(params["interface"])
     return [
         active_state("one worker: its block and the interface", block + interface),
         active_state("of that, the interface", interface),
-        active_state("the full stack, trained end to end", _size(params)),
+        active_state("the full stack: all blocks and the interface", _size(params)),
     ]

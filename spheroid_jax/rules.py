@@ -182,7 +182,8 @@ RULES: Mapping[str, Rule] = {
     "outer.momentum": _DECAY,
     "eval.every": _COUNT,
     "eval.curve_windows": _COUNT,
-    "eval.windows": _COUNT,
+    # A window borrows another's context, so that one alone has no scrambled gap.
+    "eval.windows": number(int, Interval(2)),
     "eval.batch": _COUNT,
     "eval.mix_draws": _COUNT,
     "checkpoint.every": _COUNT,

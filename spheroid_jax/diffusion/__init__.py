@@ -11,6 +11,7 @@ from spheroid_jax.diffusion.noise import (
     NoiseLevels,
     block_ranges,
     boundaries,
+    owned_ranges,
     sample_sigma,
     sigma_to_block,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "boundaries",
     "chain_grid",
     "euler_step",
+    "owned_ranges",
     "precondition",
     "run_chain",
     "sample_sigma",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from spheroid_jax.diffusion.noise import NoiseLevels, boundaries
+from spheroid_jax.diffusion.noise import NoiseLevels, owned_ranges
 
 GRIDS = ("upper_edges", "official")
 
@@ -34,7 +34,7 @@ def chain_grid(noise: NoiseLevels, blocks: int, kind: str) -> np.ndarray:
     the noise left in z tells the last block less that isn't so.
     """
     if kind == "upper_edges":
-        return boundaries(noise, blocks)[:0:-1].copy()
+        return owned_ranges(noise, blocks)[:, 1]
     if kind == "official":
         # One level: linspace would return the lower end, but a chain starts in noise.
         return noise.levels(blocks)[::-1] if blocks > 1 else np.array([noise.sigma_max])

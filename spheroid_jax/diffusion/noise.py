@@ -52,6 +52,15 @@ def boundaries(noise: NoiseLevels, blocks: int) -> np.ndarray:
     return noise.levels(blocks + 1)
 
 
+def owned_ranges(noise: NoiseLevels, blocks: int) -> np.ndarray:
+    """Range ``[lo, hi]`` that each block owns, float64 (blocks, 2), block 0 noisiest.
+
+    The order of the blocks is decided here, for training, the chain and reports alike.
+    """
+    edges = boundaries(noise, blocks)[::-1]
+    return np.stack([edges[1:], edges[:-1]], axis=-1)
+
+
 def sigma_to_block(noise: NoiseLevels, blocks: int, sigma: np.ndarray) -> np.ndarray:
     """The block that owns each level; an inner edge belongs to the noisier block.
 
@@ -63,8 +72,8 @@ def sigma_to_block(noise: NoiseLevels, blocks: int, sigma: np.ndarray) -> np.nda
         raise ValueError(
             f"sigma must lie in [{noise.sigma_min}, {noise.sigma_max}], got {sigma}"
         )
-    inner = boundaries(noise, blocks)[1:-1]
-    return blocks - 1 - np.searchsorted(inner, sigma, side="right")
+    low = owned_ranges(noise, blocks)[:, 0]
+    return np.argmax(sigma[..., None] >= low, axis=-1)
 
 
 def block_ranges(noise: NoiseLevels, blocks: int, overlap: float = 0.0) -> np.ndarray:
@@ -73,8 +82,7 @@ def block_ranges(noise: NoiseLevels, blocks: int, overlap: float = 0.0) -> np.nd
     ``overlap`` (gamma) widens a range to ``[lo (lo/hi)^gamma, hi (hi/lo)^gamma]``,
     clipped to the whole range, so that neighbours meet levels of each other.
     """
-    edges = boundaries(noise, blocks)
-    low, high = edges[:-1][::-1], edges[1:][::-1]
+    low, high = owned_ranges(noise, blocks).T
     ratio = (high / low) ** overlap
     widened = np.stack([low / ratio, high * ratio], axis=-1)
     return np.clip(widened, noise.sigma_min, noise.sigma_max)

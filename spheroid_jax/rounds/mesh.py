@@ -21,7 +21,15 @@ def make_mesh(block: int, replica: int) -> Mesh:
 
     Axis types are Auto on purpose: jax.make_mesh defaults to Explicit, which refuses
     sharding constraints.
+
+    Raises:
+      ValueError: if there are too few devices.
     """
+    if block * replica > jax.device_count():
+        raise ValueError(
+            f"a mesh of {block} x {replica} needs {block * replica} devices, "
+            f"there are {jax.device_count()}"
+        )
     devices = np.array(jax.devices()[: block * replica]).reshape(block, replica)
     return Mesh(devices, ("block", "replica"), axis_types=(AxisType.Auto,) * 2)
 

@@ -63,8 +63,11 @@ def init_state(engine: Engine, params: Params, key: Array) -> RoundState:
 
 
 def worker_keys(key: Array, blocks: int, replicas: int) -> Array:
-    """A key for each worker, (B, K), from its place and not from its device."""
-    place = jnp.arange(blocks * replicas).reshape(blocks, replicas)
+    """A key for each worker, (B, K), from its place and not from its device.
+
+    Replica k has the same key however many there are.
+    """
+    place = jnp.arange(replicas * blocks).reshape(replicas, blocks).T
     return jax.vmap(jax.vmap(lambda i: jax.random.fold_in(key, i)))(place)
 
 
@@ -90,7 +93,8 @@ def mean_pseudo_gradient(
     """Mean over accepted replicas of (sent - returned), put together over blocks.
 
     A block without an accepted update gets exactly zero, so that ``sgd(1.0)`` leaves
-    it bitwise unchanged.
+    it bitwise unchanged. An outer optimizer with momentum still moves it by what the
+    momentum holds.
 
     Args:
       partition: how parts make a model.

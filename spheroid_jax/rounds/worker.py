@@ -40,7 +40,7 @@ def inner_optimizer(
       learning_rate: peak.
       total_steps: local steps of the whole run, warm-up included.
       warmup_steps: steps to reach the peak.
-      final_lr_fraction: of the peak, reached at ``total_steps``.
+      final_lr_fraction: of the peak, where the cosine ends, after ``total_steps``.
       b1: decay of the first moment.
       b2: decay of the second moment.
       weight_decay: decoupled, on the matrices of the layers.
@@ -96,4 +96,4 @@ def local_phase(
 
     keys = jax.random.split(key, windows.shape[0])
     (part, opt_state), metrics = jax.lax.scan(step, (part, opt_state), (windows, keys))
-    return part, opt_state, jax.tree.map(jnp.mean, metrics)
+    return part, opt_state, jax.tree.map(lambda m: jnp.mean(m, axis=0), metrics)

@@ -13,6 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from spheroid_jax import data
+from spheroid_jax.diffusion import owned_ranges
 from spheroid_jax.memory import active_states
 from spheroid_jax.reports.log import MetricsLog, read_metrics
 from spheroid_jax.reports.report import write_report, write_summary
@@ -22,7 +23,7 @@ from spheroid_jax.runs.methods import (
     build_method,
     count_params,
     grid_levels,
-    owned_ranges,
+    noise_levels,
 )
 from spheroid_jax.runs.workdir import as_json, open_workdir
 
@@ -155,8 +156,9 @@ def _summary(
     for t in trained:
         if t.method.name == "blocktrain":
             shapes = jax.eval_shape(t.method.init, jax.random.key(0))
+            ranges = owned_ranges(noise_levels(config), config.model.blocks)
             summary |= {
-                "sigma_ranges": np.round(owned_ranges(config), 6).tolist(),
+                "sigma_ranges": np.round(ranges, 6).tolist(),
                 "grid": np.round(grid_levels(config), 6).tolist(),
                 "memory": [
                     row._asdict() for row in active_states(shapes, config.model.blocks)

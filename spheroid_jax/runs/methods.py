@@ -15,7 +15,12 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from spheroid_jax import evaluation, partition
-from spheroid_jax.diffusion import NoiseLevels, block_ranges, chain_grid
+from spheroid_jax.diffusion import (
+    NoiseLevels,
+    block_ranges,
+    chain_grid,
+    owned_ranges,
+)
 from spheroid_jax.models import (
     Autoregressive,
     BlockDenoiser,
@@ -95,11 +100,6 @@ def noise_levels(config: ConfigDict) -> NoiseLevels:
     return NoiseLevels(d.sigma_min, d.sigma_max, d.p_mean, d.p_std)
 
 
-def owned_ranges(config: ConfigDict) -> np.ndarray:
-    """Noise range that each block owns, without overlap, float64 (B, 2)."""
-    return block_ranges(noise_levels(config), config.model.blocks)
-
-
 def grid_levels(config: ConfigDict) -> np.ndarray:
     """Noise level of every step of the chain, float64 (B,)."""
     return chain_grid(noise_levels(config), config.model.blocks, config.diffusion.grid)
@@ -127,7 +127,7 @@ def _blocktrain(config: ConfigDict) -> Method:
     trained = jnp.asarray(
         block_ranges(noise, blocks, config.diffusion.overlap), jnp.float32
     )
-    owned = jnp.asarray(owned_ranges(config), jnp.float32)
+    owned = jnp.asarray(owned_ranges(noise, blocks), jnp.float32)
     grid = jnp.asarray(grid_levels(config), jnp.float32)
     batch, draws = config.eval.batch, config.eval.mix_draws
     rate = config.train.learning_rate
