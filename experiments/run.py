@@ -7,9 +7,8 @@ python -m experiments.run --config=configs/b3_l4.py:quick
 import sys
 from pathlib import Path
 
-from spheroid_jax.reports.report import render_summary
-
 from spheroid_jax.commandline import Options
+from spheroid_jax.reports.report import render_summary
 from spheroid_jax.runs import run_experiment
 from spheroid_jax.runs.session import session
 
