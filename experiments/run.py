@@ -10,13 +10,20 @@ from pathlib import Path
 from spheroid_jax.commandline import Options
 from spheroid_jax.reports.report import render_summary
 from spheroid_jax.runs import run_experiment
-from spheroid_jax.runs.session import session
+from spheroid_jax.runs.session import fresh_command, session
+from spheroid_jax.validation import ConfigError
 
 
 def run(options: Options, workdir: Path) -> None:
     """Trains and reports into ``workdir``."""
+    if "sweep" in options.config:
+        name = options.config.name
+        raise ConfigError(f"{name} is a sweep: use python -m experiments.sweep")
     summary = run_experiment(
-        options.config, workdir, resume=options.resume, command=options.command
+        options.config,
+        workdir,
+        resume=options.resume,
+        command=fresh_command(options.command),
     )
     print(render_summary(summary))
     print(f"report: {workdir}/report.md   picture: {workdir}/curves.png")

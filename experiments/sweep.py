@@ -9,14 +9,21 @@ from pathlib import Path
 
 from spheroid_jax.commandline import Options
 from spheroid_jax.reports.sweep_report import render_sweep
-from spheroid_jax.runs.session import session
+from spheroid_jax.runs.session import fresh_command, session
 from spheroid_jax.runs.sweep import run_sweep
+from spheroid_jax.validation import ConfigError
 
 
 def run(options: Options, workdir: Path) -> None:
     """Runs the cells and reports them into ``workdir``."""
+    if "sweep" not in options.config:
+        name = options.config.name
+        raise ConfigError(f"{name} is no sweep: use python -m experiments.run")
     summary = run_sweep(
-        options.config, workdir, resume=options.resume, command=options.command
+        options.config,
+        workdir,
+        resume=options.resume,
+        command=fresh_command(options.command),
     )
     print(render_sweep(summary))
     print(f"report: {workdir}/report.md   picture: {workdir}/sweep.png")

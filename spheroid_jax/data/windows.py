@@ -176,8 +176,8 @@ def evaluation_windows(valid: np.ndarray, *, seq_len: int, count: int) -> np.nda
     if count > fit:
         raise CorpusError(
             f"the validation split has {valid.size} bytes, enough for {fit} windows "
-            f"of {seq_len} bytes, not {count}: ask for fewer or shorter windows, or "
-            "use a larger corpus"
+            f"of {seq_len} bytes, not {count}: it needs {count * seq_len + 1} bytes, "
+            "or ask for fewer or shorter windows"
         )
     last = valid.size - seq_len - 1
     starts = np.arange(count) * last // max(count - 1, 1)

@@ -17,7 +17,12 @@ from spheroid_jax.diffusion import owned_ranges
 from spheroid_jax.memory import active_states
 from spheroid_jax.reports.log import MetricsLog, read_metrics
 from spheroid_jax.reports.report import write_report, write_summary
-from spheroid_jax.runs.loop import Outcome, final_results, train_method
+from spheroid_jax.runs.loop import (
+    Outcome,
+    final_results,
+    train_method,
+    window_settings,
+)
 from spheroid_jax.runs.methods import (
     Method,
     build_method,
@@ -54,11 +59,13 @@ def run_experiment(
       The summary that is written to ``summary.json``.
     """
     began = time.perf_counter()
-    open_workdir(workdir, config, resume)
     corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
     for note in corpus.notes:
         say(f"NOTE: {note}")
     methods = [build_method(config, name) for name in config.methods]
+    # Before the run directory is claimed: a mistyped path mustn't use it up.
+    _check_windows(config, corpus, methods)
+    open_workdir(workdir, config, resume)
     for line in _opening(config, corpus, methods, workdir):
         say(line)
 
@@ -71,6 +78,16 @@ def run_experiment(
     write_summary(workdir, summary)
     write_report(workdir, summary, read_metrics(workdir / "metrics.jsonl"))
     return summary
+
+
+def _check_windows(
+    config: ConfigDict, corpus: data.Corpus, methods: list[Method]
+) -> None:
+    """Raises CorpusError if the corpus is too small for what the run asks of it."""
+    for count in (config.eval.windows, config.eval.curve_windows):
+        data.evaluation_windows(corpus.valid, seq_len=config.data.seq_len, count=count)
+    for method in methods:
+        data.round_batches(corpus.train, **window_settings(method, config))
 
 
 def _train(

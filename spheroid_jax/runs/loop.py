@@ -104,20 +104,6 @@ class _Training:
             * config.data.seq_len
         )
 
-    def iterator(self) -> data.RoundIterator:
-        c = self.config
-        return data.RoundIterator(
-            self.corpus.train,
-            seq_len=c.data.seq_len,
-            stride=c.data.stride,
-            batch=c.data.batch,
-            local_steps=c.train.local_steps,
-            blocks=self.method.engine.partition.count,
-            replicas=self.method.engine.replicas,
-            sharding=c.data.sharding,
-            seed=c.seed,
-        )
-
     def fresh_state(self) -> RoundState:
         def build(init_key: Array, round_key: Array) -> RoundState:
             params = self.method.init(init_key)
@@ -134,11 +120,17 @@ class _Training:
         with (
             Checkpoints(directory, keep=keep, identity=identity) as checkpoints,
             # Else its thread may hold up the exit of a run that failed.
-            contextlib.closing(self.iterator()) as batches,
+            contextlib.closing(
+                data.RoundIterator(
+                    self.corpus.train, **window_settings(self.method, self.config)
+                )
+            ) as batches,
         ):
             state, seconds = self.start(checkpoints, batches)
             first = int(state.round)
             with Progress(self.method.name, rounds, start=first) as progress:
+                if first:
+                    progress.say(f"{self.method.name} goes on after round {first}")
                 for round_ in range(first + 1, rounds + 1):
                     began = time.perf_counter()
                     state = self.one_round(state, batches, round_, seconds, progress)
@@ -212,6 +204,20 @@ class _Training:
             f"the loss of {name} stopped being finite in round {round_}, which was "
             f"not saved; lower train.learning_rate{suffix} or set train.clip"
         )
+
+
+def window_settings(method: Method, config: ConfigDict) -> dict[str, Any]:
+    """What decides which windows a method's workers see; see ``data.RoundIterator``."""
+    return {
+        "seq_len": config.data.seq_len,
+        "stride": config.data.stride,
+        "batch": config.data.batch,
+        "local_steps": config.train.local_steps,
+        "blocks": method.engine.partition.count,
+        "replicas": method.engine.replicas,
+        "sharding": config.data.sharding,
+        "seed": config.seed,
+    }
 
 
 def training_identity(config: ConfigDict) -> dict[str, Any]:

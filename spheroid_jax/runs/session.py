@@ -27,6 +27,18 @@ EXPECTED = (
 RUNS = Path("runs")
 
 
+def fresh_command(command: str) -> str:
+    """The command without where and how this run went on: it starts the same anew."""
+    words, kept = shlex.split(command), []
+    while words:
+        word = words.pop(0)
+        if word == "--workdir":
+            words.pop(0)
+        elif word != "--resume" and not word.startswith("--workdir="):
+            kept.append(word)
+    return shlex.join(kept)
+
+
 def resume_command(command: str, workdir: Path) -> str:
     """The command that goes on with a run, wherever its directory came from."""
     words = [w for w in shlex.split(command) if w != "--resume"]
@@ -41,7 +53,7 @@ def session(
     """Runs ``action(options, workdir)`` on what the ``argv`` of ``program`` says.
 
     Returns the exit status: zero, 1 for a failure that is explained in one line, 130
-    for a stop by Ctrl-C or SIGTERM: what is on disk then is the last finished round.
+    for a stop by Ctrl-C or SIGTERM: what is on disk then is the last checkpoint.
     A wrong command line
     exits with 2 from the parser.
     """
@@ -59,7 +71,7 @@ def session(
     except KeyboardInterrupt:
         # A second Ctrl-C while saying this must not look like a crash.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("stopped; finished rounds are kept. Go on with:", file=sys.stderr)
+        print("stopped; the last checkpoint is kept. Go on with:", file=sys.stderr)
         print(f"  {resume_command(options.command, workdir)}", file=sys.stderr)
         return 130
     return 0

@@ -243,6 +243,20 @@ def test_a_corpus_that_is_missing_is_named(environment, tmp_path) -> None:
     result = run(tmp_path / "run", environment, f"--config.data.corpus=file:{path}")
     assert result.returncode == 1
     assert "no-such-file.txt" in one_line(result)
+    # The folder is still free for the command with the right path.
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_of_ten_bytes_is_one_line_that_says_how_many(
+    environment, tmp_path
+) -> None:
+    text = tmp_path / "tiny.txt"
+    text.write_text("ten bytes\n")
+    result = run(tmp_path / "run", environment, f"--config.data.corpus=file:{text}")
+    assert result.returncode == 1
+    # Four windows of sixteen bytes, and the byte before the first of them.
+    assert "needs 65 bytes" in one_line(result)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_diverging_run_ends_in_one_line_that_names_the_rate(

@@ -243,8 +243,9 @@ class TestNoise:
     def test_keys_come_from_a_workers_place(self) -> None:
         keys = jax.random.key_data(worker_keys(jax.random.key(5), 3, 2))
         assert len(np.unique(np.asarray(keys).reshape(6, -1), axis=0)) == 6
-        fewer = jax.random.key_data(worker_keys(jax.random.key(5), 2, 2))
-        np.testing.assert_array_equal(keys[:2], fewer)
+        # More replicas leave the noise of those that were there alone.
+        fewer = jax.random.key_data(worker_keys(jax.random.key(5), 3, 1))
+        np.testing.assert_array_equal(keys[:, :1], fewer)
 
 
 def equations(jaxpr: Any) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spheroid_jax.config import default
-from spheroid_jax.runs.session import resume_command
+from spheroid_jax.runs.session import fresh_command, resume_command
 from spheroid_jax.runs.workdir import (
     WorkdirError,
     default_workdir,
@@ -86,3 +86,10 @@ def test_the_saved_config_holds_every_field(tmp_path: Path) -> None:
 )
 def test_the_way_back_is_a_command(command: str, expected: str) -> None:
     assert resume_command(command, Path("runs/a")) == expected
+
+
+@pytest.mark.parametrize(
+    "extra", ["--workdir=a", "--workdir a", "--resume", "--workdir=a --resume"]
+)
+def test_the_command_that_starts_anew_names_no_folder(extra: str) -> None:
+    assert fresh_command(f"python -m x --c=1 {extra}") == "python -m x --c=1"
