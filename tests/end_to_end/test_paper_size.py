@@ -60,11 +60,13 @@ def test_a_round_of_the_paper_size_runs(tmp_path: Path) -> None:
     """One local step in the round: two hundred would take hours on two cores."""
     config = overrides(
         load(PAPER),
-        "data.corpus=embedded train.rounds=1 train.local_steps=1 train.warmup_steps=0 "
+        "data.corpus=embedded train.rounds=1 train.local_steps=1 "
         "data.batch=8 eval.windows=8 eval.curve_windows=8 eval.batch=8 "
         "eval.mix_draws=1",
     )
     run_experiment(config, tmp_path / "run", resume=False, command="test")
     results = json.loads((tmp_path / "run" / "summary.json").read_text())["results"]
     for name in ("ce_chain", "ce_ensemble", "end_to_end", "block_sized"):
-        assert 4.0 < results[name] < 7.0
+        # A tied head starts about 1.6 nats above a uniform guess, ln 256 = 5.545; one
+        # step at the start of the warm-up can't have moved it far.
+        assert 5.0 < results[name] < 8.0
