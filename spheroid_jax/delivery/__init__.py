@@ -1,5 +1,49 @@
 """What arrives when: the virtual network."""
 
+from spheroid_jax.delivery.delays import (
+    fixed,
+    from_trace,
+    per_worker,
+    ramp,
+    read_trace,
+    started,
+    uniform,
+)
+from spheroid_jax.delivery.history import (
+    History,
+    history,
+    record,
+    snapshot,
+    snapshots,
+)
 from spheroid_jax.delivery.lockstep import lockstep
+from spheroid_jax.delivery.queue import (
+    Arrivals,
+    DelayQueue,
+    delay_queue,
+    pop_due,
+    push,
+    push_many,
+)
 
-__all__ = ["lockstep"]
+__all__ = [
+    "Arrivals",
+    "DelayQueue",
+    "History",
+    "delay_queue",
+    "fixed",
+    "from_trace",
+    "history",
+    "lockstep",
+    "per_worker",
+    "pop_due",
+    "push",
+    "push_many",
+    "ramp",
+    "read_trace",
+    "record",
+    "snapshot",
+    "snapshots",
+    "started",
+    "uniform",
+]
