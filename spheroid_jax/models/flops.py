@@ -7,6 +7,7 @@ counted as computed, over the full square. Training costs three forward passes.
 from spheroid_jax.models.autoregressive import Autoregressive
 from spheroid_jax.models.denoiser import BlockDenoiser
 from spheroid_jax.models.interface import VOCABULARY
+from spheroid_jax.models.llama import Llama
 from spheroid_jax.models.transformer import TransformerShape
 
 TRAINING_PASSES = 3
@@ -34,3 +35,15 @@ def autoregressive_window_flops(model: Autoregressive) -> float:
     interface = length * (2 * width**2 + 2 * width * VOCABULARY)
     layers = layers_flops(model.transformer, model.transformer.layers, length)
     return TRAINING_PASSES * (layers + interface)
+
+
+def llama_window_flops(model: Llama, seq_len: int) -> float:
+    """Training FLOPs of a decoder on one window of ``seq_len`` tokens."""
+    shape = model.shape
+    grouped = shape.kv_heads * shape.head_width
+    projections = 2 * shape.width * (2 * shape.width + 2 * grouped)
+    mlp = 2 * 3 * shape.width * shape.mlp_width
+    attention = 4 * seq_len * shape.width
+    head = 2 * shape.width * shape.vocabulary
+    token = shape.layers * (projections + mlp + attention) + head
+    return float(TRAINING_PASSES * seq_len * token)

@@ -6,6 +6,7 @@ trees, and models are pure functions of them. Dimensions: N sequences, S positio
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from jax import Array
 
 REMAT_POLICIES = ("none", "dots", "full")
 Params = Any
+Rotation = tuple[Array, Array]
+LayerBody = Callable[[Array, Params], tuple[Array, None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +45,51 @@ class TransformerShape:
     rotary: bool = True
 
 
+def rotation(positions: Array, width: int, theta: float = 10_000.0) -> Rotation:
+    """Cosines and sines (S, width // 2) that turn heads of ``width`` channels.
+
+    Pair i of the place ``positions`` (S,) is turned by ``position theta^(-i / half)``
+    (RoFormer, arXiv 2104.09864, section 3.2).
+    """
+    half = width // 2
+    frequency = theta ** (-jnp.arange(half) / max(half, 1))
+    angle = positions[:, None].astype(jnp.float32) * frequency[None]
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def turn(x: Array, by: Rotation) -> Array:
+    """Turns x (N, S, heads, head width) by a :func:`rotation`, float32 inside.
+
+    Pairs are (i, i + half); an odd last channel is left as it is.
+    """
+    half = x.shape[-1] // 2
+    cos, sin = (part[None, :, None] for part in by)
+    first, second = x[..., :half], x[..., half : 2 * half]
+    turned = [first * cos - second * sin, first * sin + second * cos]
+    return jnp.concatenate([*turned, x[..., 2 * half :]], axis=-1).astype(x.dtype)
+
+
 def rotate(x: Array, positions: Array) -> Array:
     """Rotary position embedding of x (N, S, heads, head width), float32 inside.
 
     Pairs are (i, i + half); an odd last channel is left as it is.
     """
-    half = x.shape[-1] // 2
-    frequency = 10_000.0 ** (-jnp.arange(half) / max(half, 1))
-    angle = positions[:, None].astype(jnp.float32) * frequency[None]
-    cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
-    first, second = x[..., :half], x[..., half : 2 * half]
-    turned = [first * cos - second * sin, first * sin + second * cos]
-    return jnp.concatenate([*turned, x[..., 2 * half :]], axis=-1).astype(x.dtype)
+    return turn(x, rotation(positions, x.shape[-1]))
+
+
+def rematerialised(layer: LayerBody, policy: str) -> LayerBody:
+    """The body of a scan over layers, which keeps what ``policy`` says.
+
+    ``policy`` is one of ``REMAT_POLICIES``, see :class:`TransformerShape`.
+    """
+    if policy == "none":
+        return layer
+    policies = {
+        "dots": jax.checkpoint_policies.dots_saveable,
+        "full": jax.checkpoint_policies.nothing_saveable,
+    }
+    # Inside a scan the compiler cannot merge the recomputation away.
+    return jax.checkpoint(layer, policy=policies[policy], prevent_cse=False)
 
 
 class TransformerLayer(nn.Module):
@@ -130,12 +166,6 @@ def apply_layers(
     def one(h: Array, layer: Params) -> tuple[Array, None]:
         return module.apply({"params": layer}, h, positions, mask), None
 
-    policies = {
-        "dots": jax.checkpoint_policies.dots_saveable,
-        "full": jax.checkpoint_policies.nothing_saveable,
-    }
-    if shape.remat != "none":
-        # Inside a scan the compiler cannot merge the recomputation away.
-        one = jax.checkpoint(one, policy=policies[shape.remat], prevent_cse=False)
-    h, _ = jax.lax.scan(one, h.astype(shape.compute_dtype), layers)
+    body = rematerialised(one, shape.remat)
+    h, _ = jax.lax.scan(body, h.astype(shape.compute_dtype), layers)
     return h
