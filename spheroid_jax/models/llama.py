@@ -252,4 +252,6 @@ def abstract_params(model: Llama) -> Params:
 
 def parameter_count(model: Llama) -> int:
     """Number of parameters, the tied embedding counted once."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(model)))
+    return sum(
+        math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(model))
+    )
