@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+LARGEST = np.iinfo(np.int32).max
+
 
 def positive(name: str, value: int) -> None:
     """Raises ``ValueError`` unless ``value`` is a whole number of at least 1."""
@@ -43,6 +45,9 @@ def ages(name: str, values: Any) -> None:
     least = np.min(np.asarray(values), initial=0)
     if least < 0:
         raise ValueError(f"{name} must be >= 0 rounds, got {least}")
+    largest = np.max(np.asarray(values), initial=0)
+    if largest > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST} rounds, got {largest}")
 
 
 def literal(name: str, value: Any, most: int) -> None:

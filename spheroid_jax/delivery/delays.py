@@ -17,8 +17,6 @@ from jax.typing import ArrayLike
 
 from spheroid_jax.delivery import checks
 
-_LARGEST = np.iinfo(np.int32).max
-
 
 def fixed(rounds: int, workers: int, tau: ArrayLike) -> Array:
     """The same delay ``tau`` for every worker in every round, int32 (rounds, workers).
@@ -110,9 +108,9 @@ def from_trace(trace: ArrayLike, rounds: int, workers: int) -> Array:
 
 
 def read_trace(path: str | Path) -> np.ndarray:
-    """Reads a trace for :func:`from_trace`: a CSV file, a row a round, a column a worker.
+    """Reads a trace for :func:`from_trace` from a CSV file.
 
-    There is no header; blank lines are skipped.
+    A row is a round and a column a worker. There is no header; blank lines are skipped.
 
     Returns:
       int32 (R, W).
@@ -198,9 +196,9 @@ def _delay(cell: str, place: str) -> int:
     try:
         delay = int(cell)
     except ValueError:
+        raise ValueError(f"{place}: {cell!r} is not a whole number of rounds") from None
+    if not 0 <= delay <= checks.LARGEST:
         raise ValueError(
-            f"{place}: {cell!r} is not a whole number of rounds"
-        ) from None
-    if not 0 <= delay <= _LARGEST:
-        raise ValueError(f"{place}: a delay must be in [0, {_LARGEST}], got {delay}")
+            f"{place}: a delay must be in [0, {checks.LARGEST}], got {delay}"
+        )
     return delay

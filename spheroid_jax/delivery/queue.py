@@ -36,7 +36,7 @@ class DelayQueue(NamedTuple):
 
     total: Any
     weight: Array
-    count: Array
+    count: Array  # type: ignore[assignment]  # in place of tuple.count
     age: Array
     dropped: Array
 
@@ -52,7 +52,7 @@ class Arrivals(NamedTuple):
     """
 
     mean: Any
-    count: Array
+    count: Array  # type: ignore[assignment]  # in place of tuple.count
     age: Array
 
 
@@ -265,7 +265,8 @@ def _policy(delay: Array, most: int, overflow: str) -> tuple[Array, Array]:
 
 
 def _check_item(queue: DelayQueue, item: Any, leading: tuple[int, ...]) -> None:
-    expected, got = jax.tree.structure(queue.total), jax.tree.structure(item)
+    expected: Any = jax.tree.structure(queue.total)
+    got: Any = jax.tree.structure(item)
     if expected != got:
         raise ValueError(f"item must have the queue's structure {expected}, got {got}")
     rings = jax.tree_util.tree_leaves_with_path(queue.total)
