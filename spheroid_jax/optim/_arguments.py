@@ -19,7 +19,7 @@ Hyperparameter = Numeric | Callable[[Any], Numeric]
 class ScheduleState(NamedTuple):
     """Updates so far, for transformations whose only state is that."""
 
-    count: jax.Array  # int32, shape ()
+    count: Any  # int32, shape ()
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -67,7 +67,7 @@ def check_adam(
             )
 
 
-def at(value: Hyperparameter, count: Any) -> Any:
+def at(value: Hyperparameter | None, count: Any) -> Any:
     """A hyper-parameter's value at an update: schedules are called with the count."""
     return value(count) if callable(value) else value
 

@@ -13,6 +13,11 @@ def is_none(node: Any) -> bool:
     return node is None
 
 
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves, None among them, and the structure of a tree."""
+    return jax.tree.flatten(tree, is_leaf=is_none)
+
+
 def _is_hole(node: Any) -> bool:
     return node is None or isinstance(node, optax.MaskedNode)
 
@@ -31,7 +36,7 @@ def broadcast_prefix(prefix: Any, tree: Any, name: str, tree_name: str) -> list[
       tree_name: what to call ``tree`` in an error.
 
     Returns:
-      A list in the order of ``jax.tree.leaves(tree, is_leaf=is_none)``.
+      A list in the order of :func:`flatten`.
 
     Raises:
       ValueError: if a leaf has no value, or a value no leaf.

@@ -8,7 +8,7 @@ import optax
 
 from spheroid_jax.optim._adam import adam_leaf, moments
 from spheroid_jax.optim._arguments import Hyperparameter, at, check_adam, scale_by_rate
-from spheroid_jax.optim._trees import is_none
+from spheroid_jax.optim._trees import flatten
 from spheroid_jax.optim.staleness import check_staleness, leaf_weights, weight_function
 
 GATES = ("pre", "post", "both")
@@ -19,7 +19,7 @@ Closed = Literal["decay", "skip"]
 class ScaleByCgadState(NamedTuple):
     """State of :func:`scale_by_cgad`."""
 
-    count: jax.Array  # updates so far; int32, shape ()
+    count: Any  # updates so far; int32, shape ()
     mu: optax.Updates  # first moment; float32 unless mu_dtype says otherwise
     nu: optax.Updates  # second moment; float32
 
@@ -77,7 +77,7 @@ def scale_by_cgad(
         **extra_args: Any,
     ) -> tuple[optax.Updates, ScaleByCgadState]:
         del params, extra_args
-        leaves, treedef = jax.tree.flatten(updates, is_leaf=is_none)
+        leaves, treedef = flatten(updates)
         weight = weight_function(alpha, tau_cut, state.count)
         weights = leaf_weights(weight, age, updates)
         count = optax.safe_increment(state.count)

@@ -9,7 +9,7 @@ import optax
 
 from spheroid_jax.optim._adam import adam_leaf, moments
 from spheroid_jax.optim._arguments import Hyperparameter, at, check, check_adam
-from spheroid_jax.optim._trees import broadcast_prefix, is_none
+from spheroid_jax.optim._trees import broadcast_prefix, flatten
 from spheroid_jax.optim.cgad import Gate, check_gate
 from spheroid_jax.optim.staleness import check_staleness, weight_function
 
@@ -156,7 +156,7 @@ def pa_cgad(
             rates.append(at(learning_rate, count))
             adam.append({name: at(value, count) for name, value in settings.items()})
 
-        leaves, treedef = jax.tree.flatten(updates, is_leaf=is_none)
+        leaves, treedef = flatten(updates)
         steps, mus, nus = [], [], []
         for leaf, mu, nu, label in zip(
             leaves,

@@ -15,7 +15,7 @@ from spheroid_jax.optim._arguments import (
     at,
     check,
 )
-from spheroid_jax.optim._trees import broadcast_prefix, is_none
+from spheroid_jax.optim._trees import broadcast_prefix, flatten
 
 
 def staleness_weight(
@@ -162,7 +162,7 @@ def scale_by_staleness(
         del params, extra_args
         count = state.count if scheduled else None
         weight = weight_function(alpha, tau_cut, count)
-        leaves, treedef = jax.tree.flatten(updates, is_leaf=is_none)
+        leaves, treedef = flatten(updates)
         weights = leaf_weights(weight, age, updates)
         scaled = [
             None if u is None else w.astype(u.dtype) * u
