@@ -1,0 +1,1 @@
+"""Reports of the delay experiments: tables, pictures, and sentences with verdicts."""
