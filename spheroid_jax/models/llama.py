@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.sharding import NamedSharding
 
 from spheroid_jax.models.transformer import (
     REMAT_POLICIES,
@@ -154,9 +155,16 @@ class Llama:
 
     ``{"layers": leaves (L, ...), "embedding": {"table": (V, d)}, "final_norm":
     {"scale": (d,)}}``; the leaves of the layers' matrices are named ``kernel``.
+
+    Attributes:
+      shape: its static shape.
+      activations: sharding of activations (N, T, ...) when parameters are sharded too,
+        usually over sequences. Without it the compiler may rather move activations of
+        the whole batch than gather a layer's weights.
     """
 
     shape: LlamaShape
+    activations: NamedSharding | None = None
 
     def init(self, key: Array) -> Params:
         """Parameters in ``param_dtype``; their untrained loss is about ln V."""
@@ -186,21 +194,27 @@ class Llama:
         layer = LlamaLayer(shape)
 
         def one(h: Array, leaves: Params) -> tuple[Array, None]:
-            return layer.apply({"params": leaves}, h, places), None
+            return self._pinned(layer.apply({"params": leaves}, h, places)), None
 
         table = params["embedding"]["table"]
-        h = table[x].astype(dtype) / _SCALE
+        h = self._pinned(table[x].astype(dtype) / _SCALE)
         h, _ = jax.lax.scan(rematerialised(one, shape.remat), h, params["layers"])
         out = _norm(shape, None, "float32").apply(
             {"params": params["final_norm"]}, h.astype(jnp.float32)
         )
         out = out * (_OWN_LOGIT / (_SCALE * shape.width))
-        return jnp.einsum(
+        logits = jnp.einsum(
             "ntd,vd->ntv",
             out.astype(dtype),
             table.astype(dtype),
             preferred_element_type=jnp.float32,
         )
+        return self._pinned(logits)
+
+    def _pinned(self, h: Array) -> Array:
+        if self.activations is None:
+            return h
+        return jax.lax.with_sharding_constraint(h, self.activations)
 
 
 # Vocabularies of GPT-2's byte pairs (50 257, ln V = 10.825) where CGAD's losses start.

@@ -1,0 +1,107 @@
+"""Which axes the fsdp mesh axis cuts, and that cutting changes no number."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from spheroid_jax.models import Llama, abstract_params, llama
+from spheroid_jax.models.sharding import bytes_per_device, fsdp_shardings, fsdp_specs
+
+
+def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((16, 24), P(None, "fsdp")),  # the largest
+        ((16, 20), P("fsdp")),  # the largest that divides
+        ((16, 16), P(None, "fsdp")),  # of equals the last
+        ((15, 20), P()),  # nothing divides
+        ((8, 2), P()),  # not worth a gather
+        ((), P()),
+    ],
+)
+def test_the_largest_axis_that_divides_is_cut(
+    shape: tuple[int, ...], expected: P
+) -> None:
+    assert fsdp_specs({"w": leaf(*shape)}, 8, smallest=32) == {"w": expected}
+
+
+def test_the_axis_that_a_scan_walks_is_never_cut() -> None:
+    tree = {
+        "layers": {
+            "long": leaf(64, 16, 8),
+            "odd": leaf(64, 15, 7),
+            "scale": leaf(64, 16),  # small in every layer, whatever the stack's size
+        }
+    }
+    assert fsdp_specs(tree, 8, smallest=32)["layers"] == {
+        "long": P(None, "fsdp"),
+        "odd": P(),
+        "scale": P(),
+    }
+
+
+def test_one_device_cuts_nothing_and_none_is_refused() -> None:
+    assert fsdp_specs({"w": leaf(256, 256)}, 1) == {"w": P()}
+    with pytest.raises(ValueError, match="size is 0"):
+        fsdp_specs({"w": leaf(256, 256)}, 0)
+
+
+def test_an_optimizers_moments_are_cut_as_their_parameters() -> None:
+    shapes = abstract_params(llama("25m"))
+    specs = fsdp_specs(shapes, 8)
+    state = jax.eval_shape(optax.adamw(1e-3).init, shapes)
+    adam = fsdp_specs(state, 8)[0]
+    assert adam.mu == adam.nu == specs
+    assert adam.count == P()
+    assert specs["embedding"]["table"] == P(None, "fsdp")  # 50 257 does not divide
+    assert specs["layers"]["down"]["kernel"] == P(None, "fsdp")  # (L, 832, 320)
+    assert specs["layers"]["up"]["kernel"] == P(None, None, "fsdp")
+
+
+def test_bytes_on_a_device_are_those_of_its_shards(mesh: Mesh) -> None:
+    tree = {"cut": leaf(16, 24, dtype=jnp.bfloat16), "whole": leaf(3)}
+    assert bytes_per_device(tree, 8, smallest=32) == 2 * 16 * 24 // 8 + 4 * 3
+    assert bytes_per_device(tree, 1) == 2 * 16 * 24 + 4 * 3
+    placed = jax.device_put(
+        {"cut": jnp.zeros((16, 24), jnp.bfloat16), "whole": jnp.zeros(3)},
+        fsdp_shardings(tree, mesh, smallest=32),
+    )
+    on_first = [a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(placed)]
+    assert sum(on_first) == bytes_per_device(tree, 8, smallest=32)
+
+
+def test_a_mesh_without_the_axis_is_refused() -> None:
+    mesh = jax.make_mesh((8,), ("replica",), axis_types=(AxisType.Auto,))
+    with pytest.raises(ValueError, match="axes replica; .* one named fsdp"):
+        fsdp_shardings({"w": leaf(8)}, mesh)
+
+
+def test_a_sharded_decoder_computes_what_one_device_does(mesh: Mesh) -> None:
+    plain = llama("tiny", width=32, layers=2, heads=2, kv_heads=1, mlp_width=64)
+    batch = NamedSharding(mesh, P("fsdp"))
+    pinned: Llama = dataclasses.replace(plain, activations=batch)
+    params = jax.jit(plain.init)(jax.random.key(0))
+    x = jax.random.randint(jax.random.key(1), (8, 16), 0, 256)
+    placed = jax.device_put(params, fsdp_shardings(params, mesh, smallest=64))
+    kernel = placed["layers"]["up"]["kernel"]
+    assert kernel.addressable_shards[0].data.shape == (2, 32, 8)
+    got = jax.jit(pinned.logits)(placed, jax.device_put(x, batch))
+    assert got.sharding.is_equivalent_to(batch, 3)
+    expected = jax.jit(plain.logits)(params, x)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
