@@ -45,6 +45,7 @@ def adam_leaf(
     eps: Any,
     eps_root: Any,
     gate: str,
+    arrived: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One leaf of Adam with the weight before the moments, after them, or both.
 
@@ -62,6 +63,8 @@ def adam_leaf(
       eps: added to the root.
       eps_root: added inside the root.
       gate: ``pre``, ``post`` or ``both``.
+      arrived: where False the step is zero and the moments stay as they are; bool,
+        shape (), or None for True.
 
     Returns:
       The step in float32 at least, and both moments in the dtypes they came in.
@@ -71,9 +74,17 @@ def adam_leaf(
         wide = weight * wide
     new_mu = optax.tree.update_moment(wide, mu, b1, 1)
     new_nu = optax.tree.update_moment_per_elem_norm(wide, nu, b2, 2)
+    if arrived is not None:
+        # Selected before the step is computed from them: computed from moments that
+        # aren't stored, it would cost a copy of the old ones in a donated update.
+        new_mu = jnp.where(arrived, new_mu, mu)
+        new_nu = jnp.where(arrived, new_nu, nu)
+        count = jnp.maximum(count, 1)  # 0 if nothing ever arrived
     mu_hat = optax.tree.bias_correction(new_mu, b1, count)
     nu_hat = optax.tree.bias_correction(new_nu, b2, count)
     step = mu_hat / (jnp.sqrt(nu_hat + eps_root) + eps)
     if gate != "pre":
         step = weight * step
+    if arrived is not None:
+        step = jnp.where(arrived, step, jnp.zeros_like(step))
     return step, new_mu.astype(mu.dtype), new_nu.astype(nu.dtype)

@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import optax
 
 from spheroid_jax.optim._adam import adam_leaf, moments
-from spheroid_jax.optim._arguments import Hyperparameter, at, check_adam, scale_by_rate
+from spheroid_jax.optim._arguments import Hyperparameter, at, check_adam
 from spheroid_jax.optim._trees import flatten
 from spheroid_jax.optim.staleness import check_staleness, leaf_weights, weight_function
 
 GATES = ("pre", "post", "both")
+CLOSED = ("decay", "skip")
 Gate = Literal["pre", "post", "both"]
 Closed = Literal["decay", "skip"]
 
 
 class ScaleByCgadState(NamedTuple):
-    """State of :func:`scale_by_cgad`."""
+    """State of :func:`scale_by_cgad` and :func:`cgad`."""
 
     count: Any  # updates so far; int32, shape ()
     mu: optax.Updates  # first moment; float32 unless mu_dtype says otherwise
@@ -58,60 +59,7 @@ def scale_by_cgad(
       ValueError: on bad concrete arguments, or, from ``update``, if the ages don't
         match the updates.
     """
-    check_adam(b1, b2, eps, eps_root)
-    check_staleness(alpha, tau_cut)
-    check_gate(gate)
-    if closed not in ("decay", "skip"):
-        raise ValueError(f"closed must be 'decay' or 'skip', got {closed!r}")
-
-    def init(params: optax.Params) -> ScaleByCgadState:
-        mu, nu = moments(params, mu_dtype)
-        return ScaleByCgadState(jnp.zeros([], jnp.int32), mu, nu)
-
-    def update(
-        updates: optax.Updates,
-        state: ScaleByCgadState,
-        params: optax.Params | None = None,
-        *,
-        age: Any = 0,
-        **extra_args: Any,
-    ) -> tuple[optax.Updates, ScaleByCgadState]:
-        del params, extra_args
-        leaves, treedef = flatten(updates)
-        weight = weight_function(alpha, tau_cut, state.count)
-        weights = leaf_weights(weight, age, updates)
-        count = optax.safe_increment(state.count)
-        adam = {
-            "b1": at(b1, state.count),
-            "b2": at(b2, state.count),
-            "eps": at(eps, state.count),
-            "eps_root": at(eps_root, state.count),
-        }
-        steps, mus, nus = [], [], []
-        for leaf, mu, nu, weight_of_leaf in zip(
-            leaves,
-            treedef.flatten_up_to(state.mu),
-            treedef.flatten_up_to(state.nu),
-            weights,
-            strict=True,
-        ):
-            if leaf is None:  # nothing arrived: its moments, if any, are left alone
-                step = None
-            else:
-                step, mu, nu = adam_leaf(
-                    leaf, mu, nu, count, weight_of_leaf, gate=gate, **adam
-                )
-                step = step.astype(leaf.dtype)
-            steps.append(step)
-            mus.append(mu)
-            nus.append(nu)
-        unflatten = treedef.unflatten
-        return unflatten(steps), ScaleByCgadState(count, unflatten(mus), unflatten(nus))
-
-    transformation = optax.GradientTransformationExtraArgs(init, update)
-    if closed == "decay":
-        return transformation
-    return _skip_when_closed(transformation, alpha, tau_cut, lambda s: s.count)
+    return _cgad(None, b1, b2, eps, eps_root, mu_dtype, alpha, tau_cut, gate, closed)
 
 
 def cgad(
@@ -202,13 +150,9 @@ def cgad(
       *Cosine-Gated Adam-Decay*, arXiv 2605.09126. ``gate="post"``, ``gate="both"`` and
       ``closed="skip"`` are not in the paper.
     """
-    inner = scale_by_cgad(b1, b2, eps, eps_root, mu_dtype, alpha, tau_cut, gate)
-    chained = optax.chain(inner, scale_by_rate(learning_rate))
-    if closed == "decay":
-        return chained
-    # Skipped as a whole, so that a schedule of the learning rate waits as well.
-    scale_by_cgad(closed=closed)  # checks the name
-    return _skip_when_closed(chained, alpha, tau_cut, lambda s: s[0].count)
+    return _cgad(
+        learning_rate, b1, b2, eps, eps_root, mu_dtype, alpha, tau_cut, gate, closed
+    )
 
 
 def adam_decay(
@@ -282,29 +226,82 @@ def check_gate(gate: str) -> None:
         raise ValueError(f"gate must be one of {GATES}, got {gate!r}")
 
 
-def _skip_when_closed(
-    inner: optax.GradientTransformationExtraArgs,
+def _cgad(
+    learning_rate: Hyperparameter | None,
+    b1: Hyperparameter,
+    b2: Hyperparameter,
+    eps: Hyperparameter,
+    eps_root: Hyperparameter,
+    mu_dtype: jax.typing.DTypeLike | None,
     alpha: Hyperparameter,
     tau_cut: Hyperparameter | None,
-    count_of: Any,
+    gate: Gate,
+    closed: Closed,
 ) -> optax.GradientTransformationExtraArgs:
-    """Zeros and the old state where the weights of all leaves are exactly 0."""
+    """CGAD, with minus the learning rate unless that is None."""
+    check_adam(b1, b2, eps, eps_root)
+    check_staleness(alpha, tau_cut)
+    check_gate(gate)
+    if closed not in CLOSED:
+        raise ValueError(f"closed must be one of {CLOSED}, got {closed!r}")
+
+    def init(params: optax.Params) -> ScaleByCgadState:
+        mu, nu = moments(params, mu_dtype)
+        return ScaleByCgadState(jnp.zeros([], jnp.int32), mu, nu)
 
     def update(
         updates: optax.Updates,
-        state: Any,
+        state: ScaleByCgadState,
         params: optax.Params | None = None,
         *,
         age: Any = 0,
         **extra_args: Any,
-    ) -> tuple[optax.Updates, optax.OptState]:
-        weight = weight_function(alpha, tau_cut, count_of(state))
-        shut = jnp.bool_(True)
-        for w in leaf_weights(weight, age, updates):
-            shut &= True if w is None else w == 0
-        steps, new = inner.update(updates, state, params, age=age, **extra_args)
-        steps = jax.tree.map(lambda u: jnp.where(shut, jnp.zeros_like(u), u), steps)
-        kept = jax.tree.map(lambda old, x: jnp.where(shut, old, x), state, new)
-        return steps, kept
+    ) -> tuple[optax.Updates, ScaleByCgadState]:
+        del params, extra_args
+        leaves, treedef = flatten(updates)
+        weight = weight_function(alpha, tau_cut, state.count)
+        weights = leaf_weights(weight, age, updates)
+        arrived = _any_open(weights) if closed == "skip" else None
+        count = optax.safe_increment(state.count)
+        rate = None if learning_rate is None else at(learning_rate, state.count)
+        settings = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
+        adam = {name: at(value, state.count) for name, value in settings.items()}
+        steps, mus, nus = [], [], []
+        for leaf, mu, nu, weight_of_leaf in zip(
+            leaves,
+            treedef.flatten_up_to(state.mu),
+            treedef.flatten_up_to(state.nu),
+            weights,
+            strict=True,
+        ):
+            step = None  # nothing arrived: its moments, if any, are left alone
+            if leaf is not None:
+                step, mu, nu = adam_leaf(
+                    leaf,
+                    mu,
+                    nu,
+                    count,
+                    weight_of_leaf,
+                    gate=gate,
+                    arrived=arrived,
+                    **adam,
+                )
+                step = step if rate is None else -rate * step
+                step = step.astype(leaf.dtype)
+            steps.append(step)
+            mus.append(mu)
+            nus.append(nu)
+        if arrived is not None:
+            count = jnp.where(arrived, count, state.count)
+        unflatten = treedef.unflatten
+        return unflatten(steps), ScaleByCgadState(count, unflatten(mus), unflatten(nus))
 
-    return optax.GradientTransformationExtraArgs(inner.init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _any_open(weights: list[Any]) -> jax.Array:
+    """Whether the weight of any leaf is other than exactly 0; NaN is."""
+    open_ = jnp.bool_(False)
+    for weight in weights:
+        open_ |= False if weight is None else weight != 0
+    return open_

@@ -168,13 +168,17 @@ def pa_cgad(
             step = None
             if leaf is not None:
                 i = index[label]
-                step, new_mu, new_nu = adam_leaf(
-                    leaf, mu, nu, counts[i], weights[i], gate=gate, **adam[i]
+                step, mu, nu = adam_leaf(
+                    leaf,
+                    mu,
+                    nu,
+                    counts[i],
+                    weights[i],
+                    gate=gate,
+                    arrived=arrived[i],
+                    **adam[i],
                 )
                 step = (-rates[i] * step).astype(leaf.dtype)
-                step = jnp.where(arrived[i], step, jnp.zeros_like(step))
-                mu = jnp.where(arrived[i], new_mu, mu)
-                nu = jnp.where(arrived[i], new_nu, nu)
             steps.append(step)
             mus.append(mu)
             nus.append(nu)
