@@ -1,24 +1,68 @@
 """Every field of an experiment, once, with its unit and its default.
 
-A file under ``configs/`` starts from :func:`default`, changes what its experiment
-is about, and returns the result. Whether the whole makes sense is decided by
+A file under ``configs/`` starts from one of ``KINDS``, changes what its experiment is
+about, and returns the result: :func:`default` for block training beside its references,
+:func:`delayed` for outer optimizers under delay, :func:`bound` for the delay bound on
+functions whose gradient is known. Whether the whole makes sense is decided by
 :func:`spheroid_jax.validation.validate`, before anything is compiled.
 
 Fields avoid ``None`` and lists, because ml_collections cannot override either from
 the command line; "not set" is an empty string or zero, and says so in its comment.
 """
 
+from collections.abc import Callable, Mapping
+
 from ml_collections import ConfigDict
 
 METHODS = ("blocktrain", "end_to_end", "block_sized")
 
+# Outer optimizers by the name they have in tables: an optimizer, and what it sets
+# otherwise than ``outer`` does. Rates of the Nesterov family are DiLoCo's.
+RECIPES = {
+    "nesterov": "nesterov learning_rate=0.7 momentum=0.9",
+    "nesterov_tenth": "nesterov learning_rate=0.07 momentum=0.9",
+    "sgd": "sgd learning_rate=0.7",
+    "delayed_nesterov": "delayed_nesterov learning_rate=0.7 momentum=0.9",
+    "sdm_input": "staleness_nesterov learning_rate=0.7 momentum=0.9 mode=input",
+    "sdm_momentum": "staleness_nesterov learning_rate=0.7 momentum=0.9 mode=momentum",
+    "polynomial": "polynomial_nesterov learning_rate=0.7 momentum=0.9",
+    "fadas": "fadas",
+    "adam": "adam",
+    "adam_decay": "adam_decay",
+    "cgad": "cgad gate=pre",
+    "cgad_post": "cgad gate=post",
+    "cgad_both": "cgad gate=both",
+    # With moments and a count for each fragment: the gate knows the fragment's age,
+    # the delay alone, or nothing.
+    "pa_cgad": "pa_cgad ages=fragment",
+    "pa_delay": "pa_cgad ages=delay",
+    "pa_adam": "pa_cgad ages=none",
+}
 
-def default() -> ConfigDict:
-    """Returns the configuration with every field at its default value."""
+
+def _start(kind: str, name: str) -> ConfigDict:
     c = ConfigDict()
-    c.name = "b3_l4"  # experiment; names the run directory and the report
+    c.kind = kind  # blocks | delays | bound: what kind of experiment; set by the file
+    c.name = name  # experiment; names the run directory and the report
     c.size = "quick"  # quick | small | paper; informative, set by the config file
     c.seed = 0  # parameters, data order, noise and evaluation all derive from it
+    return c
+
+
+def _data() -> ConfigDict:
+    d = ConfigDict()
+    d.corpus = "auto"  # auto | embedded | wikitext-2-raw | wikitext-103-raw | file:PATH
+    d.mirror = ""  # URL or folder to take WikiText from; empty: the hub
+    d.seq_len = 128  # T, bytes predicted per window
+    d.stride = 0  # bytes between window starts; 0 = seq_len
+    d.batch = 16  # windows per worker per local step
+    d.sharding = "replica"  # replica | worker | shared: who sees which windows
+    return d
+
+
+def default() -> ConfigDict:
+    """Returns the configuration of block training, every field at its default."""
+    c = _start("blocks", "b3_l4")
     c.methods = METHODS  # which models to train; the first is BlockTrain itself
 
     c.model = ConfigDict()
@@ -44,15 +88,7 @@ def default() -> ConfigDict:
     c.diffusion.overlap = 0.1  # gamma, by which a block's range is widened
     c.diffusion.grid = "upper_edges"  # upper_edges | official: the chain's levels
 
-    c.data = ConfigDict()
-    c.data.corpus = (
-        "auto"  # auto | embedded | wikitext-2-raw | wikitext-103-raw | file:PATH
-    )
-    c.data.mirror = ""  # URL or folder to take WikiText from; empty: the hub
-    c.data.seq_len = 128  # T, bytes predicted per window
-    c.data.stride = 0  # bytes between window starts; 0 = seq_len
-    c.data.batch = 16  # windows per worker per local step
-    c.data.sharding = "replica"  # replica | worker | shared: who sees which windows
+    c.data = _data()
 
     c.train = ConfigDict()
     c.train.replicas = 1  # K, workers per block
@@ -88,3 +124,77 @@ def default() -> ConfigDict:
     c.mesh.block = 1  # devices along the block axis; divides B
     c.mesh.replica = 1  # devices along the replica axis; divides K
     return c
+
+
+def delayed() -> ConfigDict:
+    """Returns the configuration of outer optimizers under delay, at its defaults."""
+    c = _start("delays", "delayed")
+    c.seeds = 1  # runs of every method, from seed, seed + 1, ...; vmapped
+    c.methods = ("nesterov", "sgd", "adam", "adam_decay", "cgad")  # of the recipes
+    c.recipes = ConfigDict(RECIPES)  # outer optimizers by name
+
+    c.model = ConfigDict()  # a Llama-style decoder on bytes
+    c.model.layers = 4  # L
+    c.model.width = 128  # d, residual stream
+    c.model.heads = 4  # attention heads; width must be a multiple
+    c.model.kv_heads = 4  # key and value heads; divides heads
+    c.model.mlp_width = 384  # hidden width of SwiGLU
+    c.model.compute_dtype = "float32"  # float32 | bfloat16, activations
+    c.model.remat = "none"  # none | dots | full: what is kept for the backward pass
+
+    c.data = _data()
+
+    c.train = ConfigDict()
+    c.train.replicas = 4  # M, workers
+    c.train.rounds = 100  # outer rounds, one outer update each at most
+    c.train.local_steps = 8  # H, AdamW steps a worker takes per round
+    c.train.learning_rate = 1e-3  # peak of AdamW
+    c.train.warmup_steps = 40  # local steps of linear warm-up
+    c.train.final_lr_fraction = 1.0  # of the peak, at the end of the cosine; 1 = flat
+    c.train.b1 = 0.9  # AdamW
+    c.train.b2 = 0.95  # AdamW
+    c.train.weight_decay = 0.1  # AdamW, matrices of the layers only
+    c.train.clip = 1.0  # global gradient norm; 0 = off
+    c.train.precision = "float32"  # float32 | bf16_8bit: bf16 weights, 8-bit AdamW
+    c.train.keep_inner = True  # whether AdamW's state outlives a round at its worker
+
+    c.delay = ConfigDict()
+    c.delay.protocol = "snapshot"  # snapshot: start from an old model | in_flight
+    c.delay.start = "ramp"  # ramp: the first delays are shorter | skip: nothing arrives
+    c.delay.kind = "fixed"  # fixed | uniform | per_worker | trace
+    c.delay.tau = 0  # rounds; the largest where the kind is uniform
+    c.delay.per_worker = (0, 1, 2, 4)  # rounds; per_worker only, one for each worker
+    c.delay.trace = ""  # CSV of delays, a row a round, a column a worker; trace only
+
+    c.sync = ConfigDict()
+    c.sync.fragments = 1  # into how many the layers are dealt; 1 = synced as a whole
+    c.sync.schedule = "round_robin"  # every | round_robin: which fragments in a round
+    c.sync.drop = 0.0  # probability that a fragment's sync is lost
+    c.sync.quorum = 0  # K: a round waits for so many workers; 0 = for all
+    c.sync.grace = 0.0  # how long it waits beyond, in mean times of a worker
+    c.sync.mixing = 0.0  # share of its own that a worker keeps of a synced fragment
+
+    c.outer = ConfigDict()  # what a recipe doesn't set
+    c.outer.learning_rate = 3e-3  # the Adam family; see configs/outer_grid.py
+    c.outer.momentum = 0.9  # the Nesterov family
+    c.outer.b1 = 0.9  # the Adam family
+    c.outer.b2 = 0.999  # the Adam family
+    c.outer.eps = 1e-8  # the Adam family
+    c.outer.alpha = 0.2  # decay per round of age
+    c.outer.tau_cut = 32.0  # age at which the gate is shut, rounds
+    c.outer.exponent = 0.5  # of polynomial weights
+    c.outer.period = 4  # arrivals between two momentum steps of delayed Nesterov
+    c.outer.tau_c = 1.0  # age up to which FADAS keeps its rate, rounds
+
+    c.eval = ConfigDict()
+    c.eval.every = 5  # rounds between points of the curves
+    c.eval.windows = 64  # validation windows of a point
+    c.eval.batch = 32  # windows per compiled evaluation step
+    c.eval.last = 2  # points at the end whose mean is the final loss
+    return c
+
+
+KINDS: Mapping[str, Callable[[], ConfigDict]] = {
+    "blocks": default,
+    "delays": delayed,
+}

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 Params = Any
 Parts = Any
@@ -31,6 +32,15 @@ class Partition:
     count: int
     take: Callable[[Params], Parts]
     put: Callable[[Parts, Array], Params]
+
+
+def difference(sent: Array, returned: Array) -> Array:
+    """A pseudo-gradient, ``sent - returned``, in float32 at least.
+
+    In half precision the difference of nearby numbers would be rounded once more.
+    """
+    wide = jnp.promote_types(sent.dtype, jnp.float32)
+    return sent.astype(wide) - returned.astype(wide)
 
 
 def masked_mean(values: Any, mask: Array) -> Any:
@@ -71,11 +81,18 @@ def blocks(count: int) -> Partition:
     return Partition(count, take, put)
 
 
-def everything() -> Partition:
-    """The whole model to each worker (end-to-end reference, DiLoCo)."""
+def everything(dtype: DTypeLike | None = None) -> Partition:
+    """The whole model to each worker (end-to-end reference, DiLoCo).
+
+    Args:
+      dtype: of the parameters at a worker; by default that of the model itself.
+    """
 
     def take(params: Params) -> Parts:
-        return jax.tree.map(lambda leaf: leaf[None], params)
+        return jax.tree.map(
+            lambda leaf: leaf[None].astype(leaf.dtype if dtype is None else dtype),
+            params,
+        )
 
     def put(parts: Parts, present: Array) -> Params:
         return masked_mean(parts, present)

@@ -1,4 +1,4 @@
-"""What each field of a configuration may hold: one rule a field.
+"""Rules for what a field of a configuration may hold.
 
 A rule maps a value to a complaint, or to an empty string. A complaint continues the
 words ``field=value``, so that "must be at least 1" reads "train.rounds=0 must be at
@@ -8,20 +8,14 @@ least 1". ml_collections checks neither ranges, nor NaN, nor what is in a tuple.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from spheroid_jax.config import METHODS
-from spheroid_jax.diffusion import GRIDS
 from spheroid_jax.fields import KINDS, suggestion
-from spheroid_jax.models import HEADS, LAYOUTS, REMAT_POLICIES
-from spheroid_jax.optim.outer import OUTER_OPTIMIZERS
 
 Rule = Callable[[Any], str]
 
 CORPORA = ("auto", "embedded", "wikitext-2-raw", "wikitext-103-raw", "file:PATH")
-COMPUTE_DTYPES = ("float32", "bfloat16")
-SHARDINGS = ("replica", "worker", "shared")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +102,8 @@ def corpus(value: Any) -> str:
     return one_of(CORPORA[:-1])(value) and one_of(CORPORA)(value)
 
 
-def tuple_of(element: Rule, example: str) -> Rule:
-    """A tuple that isn't empty, without repetitions, whose elements obey a rule."""
+def tuple_of(element: Rule, example: str, *, distinct: bool = True) -> Rule:
+    """A tuple that isn't empty, whose elements obey a rule and don't repeat."""
 
     def rule(value: Any) -> str:
         if not isinstance(value, tuple) or not value:
@@ -117,86 +111,8 @@ def tuple_of(element: Rule, example: str) -> Rule:
         for position, item in enumerate(value):
             if complaint := element(item):
                 return f"has element {item!r}, which {complaint}, as in {example}"
-            if item in value[:position]:
+            if distinct and item in value[:position]:
                 return f"has {item!r} twice: leave one out"
         return ""
 
     return rule
-
-
-_COUNT = number(int, Interval(1))
-_WHOLE = number(int, Interval(0))
-_POSITIVE = number(float, Interval(0, above=True))
-_NOT_NEGATIVE = number(float, Interval(0))
-_FRACTION = number(float, Interval(0, 1))
-_DECAY = number(float, Interval(0, 1, below=True))
-# The name becomes a directory's.
-_NAME = matching(
-    r"[A-Za-z0-9][A-Za-z0-9_.-]*", "must be letters, digits, '_', '-' and '.' only"
-)
-
-RULES: Mapping[str, Rule] = {
-    "name": _NAME,
-    "size": _NAME,
-    "seed": number(int, Interval(0, 2**32 - 1)),
-    "methods": tuple_of(one_of(METHODS), repr(METHODS)),
-    "model.blocks": _COUNT,
-    "model.layers": _COUNT,
-    "model.width": _COUNT,
-    "model.heads": _COUNT,
-    "model.mlp_ratio": _COUNT,
-    "model.layout": one_of(LAYOUTS),
-    "model.head": one_of(HEADS),
-    "model.target_radius": _POSITIVE,
-    "model.noisy_input_std": _NOT_NEGATIVE,
-    "model.compute_dtype": one_of(COMPUTE_DTYPES),
-    "model.remat": one_of(REMAT_POLICIES),
-    "model.rotary": of_type(bool),
-    "diffusion.sigma_min": _POSITIVE,
-    "diffusion.sigma_max": _POSITIVE,
-    "diffusion.p_mean": number(float, Interval()),
-    "diffusion.p_std": _POSITIVE,
-    "diffusion.sigma_data": _POSITIVE,
-    "diffusion.overlap": _NOT_NEGATIVE,
-    "diffusion.grid": one_of(GRIDS),
-    "data.corpus": corpus,
-    "data.mirror": of_type(str),
-    "data.seq_len": number(int, Interval(2)),
-    "data.stride": _WHOLE,
-    "data.batch": _COUNT,
-    "data.sharding": one_of(SHARDINGS),
-    "train.replicas": _COUNT,
-    "train.rounds": _COUNT,
-    "train.local_steps": _COUNT,
-    "train.learning_rate": _POSITIVE,
-    "train.learning_rate_end_to_end": _POSITIVE,
-    "train.learning_rate_block_sized": _POSITIVE,
-    "train.warmup_steps": _WHOLE,
-    "train.final_lr_fraction": _FRACTION,
-    "train.b1": _DECAY,
-    "train.b2": _DECAY,
-    "train.weight_decay": _NOT_NEGATIVE,
-    "train.clip": _NOT_NEGATIVE,
-    "outer.name": one_of(OUTER_OPTIMIZERS),
-    "outer.learning_rate": _POSITIVE,
-    "outer.momentum": _DECAY,
-    "eval.every": _COUNT,
-    "eval.curve_windows": _COUNT,
-    # A window borrows another's context, so that one alone has no scrambled gap.
-    "eval.windows": number(int, Interval(2)),
-    "eval.batch": _COUNT,
-    "eval.mix_draws": _COUNT,
-    "checkpoint.every": _COUNT,
-    "checkpoint.keep": _COUNT,
-    "mesh.block": _COUNT,
-    "mesh.replica": _COUNT,
-}
-
-_RESULT = matching(r"[a-z][a-z0-9_]*", "must be the name of a result")
-
-SWEEP_RULES: Mapping[str, Rule] = {
-    "sweep.axis": one_of(tuple(RULES)),
-    "sweep.cells": tuple_of(of_type(str), repr(("model.layers=1", "model.layers=2"))),
-    "sweep.log_x": of_type(bool),
-    "sweep.series": tuple_of(_RESULT, repr(("ce_chain", "end_to_end"))),
-}

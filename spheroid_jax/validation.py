@@ -12,9 +12,12 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from spheroid_jax.config import KINDS
+from spheroid_jax.delay_validation import delay_problems
 from spheroid_jax.diffusion import NoiseLevels
-from spheroid_jax.fields import ConfigError, leaves, overridden, unknown
-from spheroid_jax.rules import RULES, SWEEP_RULES
+from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
+from spheroid_jax.optim.recipes import RecipeError, parse_recipe
+from spheroid_jax.schema import OUTER_RULES, RULES, SWEEP_RULES
 
 __all__ = ["ConfigError", "problems", "validate"]
 
@@ -40,12 +43,19 @@ def validate(config: ConfigDict, device_count: int | None = None) -> None:
 def problems(config: ConfigDict, device_count: int) -> list[str]:
     """Returns every problem of ``config`` on ``device_count`` devices, a line each."""
     values = leaves(config)
-    rules = dict(RULES) | (dict(SWEEP_RULES) if "sweep" in config else {})
+    kind = str(values.get("kind"))
+    if kind not in RULES:
+        return [f"kind={kind} is unknown: {suggestion(kind, RULES)}"]
+    rules = dict(RULES[kind])
+    if "sweep" in config:
+        rules |= SWEEP_RULES[kind]
+    rules |= {field: _recipe(values) for field in values if _is_recipe(kind, field)}
     found = [unknown(field, rules) for field in values if field not in rules]
     faulty = set()
     for field, rule in rules.items():
         if field not in values:
-            complaint = f"{field} is missing: begin with spheroid_jax.config.default()"
+            start = KINDS[kind].__name__
+            complaint = f"{field} is missing: begin with spheroid_jax.config.{start}()"
         elif wrong := rule(values[field]):
             complaint = f"{field}={values[field]} {wrong}"
         else:
@@ -54,14 +64,41 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
         found.append(complaint)
     values["devices"] = device_count
     for fields, combination in _COMBINATIONS:
-        if not faulty.intersection(fields):
+        if values.keys() >= set(fields) and not faulty.intersection(fields):
             line = combination(*(values[field] for field in fields))
             found += [line] if line else []
+    if kind == "delays" and not any(map(faulty.__contains__, values)):
+        found += delay_problems(values)
     if "sweep" in config and not faulty.intersection(
-        [*SWEEP_RULES, values.get("sweep.axis")]
+        [*SWEEP_RULES[kind], values.get("sweep.axis")]
     ):
         found += _sweep_problems(config, device_count, found)
     return found
+
+
+def _is_recipe(kind: str, field: str) -> bool:
+    return kind == "delays" and field.startswith("recipes.")
+
+
+def _recipe(values: dict[str, Any]) -> Callable[[Any], str]:
+    """The rule of a recipe: it can be read, and its settings are in range."""
+    defaults = {name: values.get(f"outer.{name}") for name in OUTER_RULES}
+
+    def rule(text: Any) -> str:
+        if not isinstance(text, str):
+            return "must be text"
+        try:
+            recipe = parse_recipe(text, defaults)
+        except RecipeError as error:
+            return f"can't be used: {error}"
+        settings = {**recipe.numbers, **recipe.choices}
+        for name, value in settings.items():
+            given = f"{name}=" in text and name in OUTER_RULES
+            if given and (wrong := OUTER_RULES[name](value)):
+                return f"can't be used: {name}={value} {wrong}"
+        return ""
+
+    return rule
 
 
 def _sweep_problems(

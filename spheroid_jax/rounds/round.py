@@ -14,7 +14,13 @@ import optax
 from jax import Array
 
 from spheroid_jax.objectives import Metrics, Objective
-from spheroid_jax.partition import Params, Partition, Parts, masked_mean
+from spheroid_jax.partition import (
+    Params,
+    Partition,
+    Parts,
+    difference,
+    masked_mean,
+)
 from spheroid_jax.rounds.worker import local_phase
 
 
@@ -72,9 +78,18 @@ def worker_keys(key: Array, blocks: int, replicas: int) -> Array:
 
 
 def train_workers(
-    engine: Engine, parts: Parts, workers: Any, windows: Array, key: Array
+    engine: Engine,
+    parts: Parts,
+    workers: Any,
+    windows: Array,
+    key: Array,
+    *,
+    own: bool = False,
 ) -> tuple[Parts, Any, Metrics]:
-    """Local phases of all workers; results have leading axes (B, K)."""
+    """Local phases of all workers; results have leading axes (B, K).
+
+    ``parts`` have leading axis (B,), or (B, K) where every worker has its ``own``.
+    """
     blocks = jnp.arange(engine.partition.count, dtype=jnp.int32)
     keys = worker_keys(key, engine.partition.count, engine.replicas)
 
@@ -83,7 +98,7 @@ def train_workers(
             engine.objective, engine.inner, part, state, windows, block, key
         )
 
-    replicas = jax.vmap(one, in_axes=(None, 0, 0, None, 0))
+    replicas = jax.vmap(one, in_axes=(0 if own else None, 0, 0, None, 0))
     return jax.vmap(replicas)(parts, workers, windows, blocks, keys)
 
 
@@ -102,7 +117,7 @@ def mean_pseudo_gradient(
       returned: parts as trained, leaves (B, K, ...).
       accepted: which updates arrived in time, bool (B, K).
     """
-    delta = jax.tree.map(lambda s, r: s[:, None] - r, sent, returned)
+    delta = jax.tree.map(lambda s, r: difference(s[:, None], r), sent, returned)
     by_block = jax.vmap(masked_mean)(delta, accepted)
     return partition.put(by_block, jnp.any(accepted, axis=1))
 

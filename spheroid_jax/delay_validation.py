@@ -1,0 +1,145 @@
+"""Combinations of fields that a delayed run can't be made of."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spheroid_jax.fields import suggestion
+
+Values = Mapping[str, Any]
+
+
+def delay_problems(values: Values) -> list[str]:
+    """Returns every problem of the fields of a delayed run, a line each.
+
+    Args:
+      values: by dotted field; each obeys its own rule.
+    """
+    return [line for check in _CHECKS if (line := check(values))]
+
+
+def synced_in_parts(values: Values) -> bool:
+    """Whether fragments of the model are synced each by itself."""
+    return (
+        values["sync.fragments"] > 1
+        or values["sync.drop"] > 0
+        or values["sync.quorum"] > 0
+        or values["sync.mixing"] > 0
+    )
+
+
+def _methods(v: Values) -> str:
+    known = [field.removeprefix("recipes.") for field in v if field[:8] == "recipes."]
+    for name in v["methods"]:
+        if name not in known:
+            return f"methods has {name!r}, no recipe: {suggestion(name, known)}"
+    return ""
+
+
+def _fragment_methods(v: Values) -> str:
+    if synced_in_parts(v):
+        return ""
+    alone = [n for n in v["methods"] if v[f"recipes.{n}"].split()[0] == "pa_cgad"]
+    if not alone:
+        return ""
+    return f"methods has {alone[0]!r}, which needs fragments: set sync.fragments=4"
+
+
+def _heads(v: Values) -> str:
+    width, heads, kv = (v[f"model.{x}"] for x in ("width", "heads", "kv_heads"))
+    # That heads divide the width at all is checked for every kind of experiment.
+    if width % heads == 0 and width % (2 * heads):
+        return (
+            f"model.heads={heads} does not cut model.width={width} into heads of an "
+            "even width: use another number"
+        )
+    if heads % kv:
+        return f"model.kv_heads={kv} does not divide model.heads={heads}: use {heads}"
+    return ""
+
+
+def _rounds(v: Values) -> str:
+    rounds, every, last = v["train.rounds"], v["eval.every"], v["eval.last"]
+    if rounds % every:
+        below = max(rounds - rounds % every, every)
+        return (
+            f"train.rounds={rounds} is not a multiple of eval.every={every}: "
+            f"use {below} or {below + every}"
+        )
+    if last > rounds // every:
+        return (
+            f"eval.last={last} is more than the {rounds // every} points there are: "
+            "lower it or eval.every"
+        )
+    return ""
+
+
+def _per_worker(v: Values) -> str:
+    count = len(v["delay.per_worker"])
+    if v["delay.kind"] != "per_worker" or count == v["train.replicas"]:
+        return ""
+    return (
+        f"delay.per_worker has {count} delays for train.replicas="
+        f"{v['train.replicas']}: give one for each worker"
+    )
+
+
+def _trace(v: Values) -> str:
+    if v["delay.kind"] == "trace" and not v["delay.trace"].strip():
+        return "delay.kind=trace needs a file: set delay.trace=PATH"
+    if v["delay.kind"] != "trace" and v["delay.trace"]:
+        return f"delay.trace is not used by delay.kind={v['delay.kind']}: leave it out"
+    return ""
+
+
+def _skip(v: Values) -> str:
+    if v["delay.kind"] not in ("fixed", "uniform"):
+        return ""
+    if v["delay.tau"] < v["train.rounds"]:
+        return ""
+    return (
+        f"delay.tau={v['delay.tau']} is not below train.rounds={v['train.rounds']}: "
+        "nothing so old could arrive, lower it or train longer"
+    )
+
+
+def _fragments(v: Values) -> str:
+    if not synced_in_parts(v):
+        return ""
+    if v["delay.protocol"] != "in_flight":
+        return "sync.* needs updates on their way: set delay.protocol=in_flight"
+    if v["delay.kind"] not in ("fixed", "trace"):
+        return f"sync.* can't use delay.kind={v['delay.kind']}: use fixed"
+    period = v["sync.fragments"] if v["sync.schedule"] == "round_robin" else 1
+    if v["delay.kind"] == "fixed" and v["delay.tau"] >= period:
+        return (
+            f"delay.tau={v['delay.tau']} must be below the {period} rounds between two "
+            "syncs of a fragment, or it would be sent twice: lower it"
+        )
+    if v["sync.fragments"] > v["model.layers"]:
+        return (
+            f"sync.fragments={v['sync.fragments']} is more than "
+            f"model.layers={v['model.layers']}: lower it"
+        )
+    return ""
+
+
+def _quorum(v: Values) -> str:
+    if v["sync.quorum"] <= v["train.replicas"]:
+        return ""
+    return (
+        f"sync.quorum={v['sync.quorum']} is more than train.replicas="
+        f"{v['train.replicas']}: no round would end, lower it"
+    )
+
+
+_CHECKS: tuple[Callable[[Values], str], ...] = (
+    _methods,
+    _fragment_methods,
+    _heads,
+    _rounds,
+    _per_worker,
+    _trace,
+    _skip,
+    _fragments,
+    _quorum,
+)

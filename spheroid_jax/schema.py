@@ -1,0 +1,184 @@
+"""What each field of a configuration may hold: one rule a field."""
+
+from collections.abc import Mapping
+
+from spheroid_jax.config import KINDS, METHODS
+from spheroid_jax.diffusion import GRIDS
+from spheroid_jax.models import HEADS, LAYOUTS, REMAT_POLICIES
+from spheroid_jax.optim.outer import OUTER_OPTIMIZERS
+from spheroid_jax.rounds.delayed import PROTOCOLS
+from spheroid_jax.rules import (
+    Interval,
+    Rule,
+    corpus,
+    matching,
+    number,
+    of_type,
+    one_of,
+    tuple_of,
+)
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
+SHARDINGS = ("replica", "worker", "shared")
+PRECISIONS = ("float32", "bf16_8bit")
+STARTS = ("ramp", "skip")
+DELAYS = ("fixed", "uniform", "per_worker", "trace")
+SCHEDULES = ("every", "round_robin")
+
+_COUNT = number(int, Interval(1))
+_WHOLE = number(int, Interval(0))
+_POSITIVE = number(float, Interval(0, above=True))
+_NOT_NEGATIVE = number(float, Interval(0))
+_FRACTION = number(float, Interval(0, 1))
+_DECAY = number(float, Interval(0, 1, below=True))
+# The name becomes a directory's.
+_NAME = matching(
+    r"[A-Za-z0-9][A-Za-z0-9_.-]*", "must be letters, digits, '_', '-' and '.' only"
+)
+
+# Fields of every kind of experiment.
+_SHARED: Mapping[str, Rule] = {
+    "kind": one_of(tuple(KINDS)),
+    "name": _NAME,
+    "size": _NAME,
+    "seed": number(int, Interval(0, 2**32 - 1)),
+}
+
+_TEXT: Mapping[str, Rule] = {
+    "data.corpus": corpus,
+    "data.mirror": of_type(str),
+    "data.seq_len": number(int, Interval(2)),
+    "data.stride": _WHOLE,
+    "data.batch": _COUNT,
+    "data.sharding": one_of(SHARDINGS),
+}
+
+_WORKERS: Mapping[str, Rule] = {
+    "train.replicas": _COUNT,
+    "train.rounds": _COUNT,
+    "train.local_steps": _COUNT,
+    "train.learning_rate": _POSITIVE,
+    "train.warmup_steps": _WHOLE,
+    "train.final_lr_fraction": _FRACTION,
+    "train.b1": _DECAY,
+    "train.b2": _DECAY,
+    "train.weight_decay": _NOT_NEGATIVE,
+    "train.clip": _NOT_NEGATIVE,
+}
+
+_BLOCKS: Mapping[str, Rule] = {
+    "methods": tuple_of(one_of(METHODS), repr(METHODS)),
+    "model.blocks": _COUNT,
+    "model.layers": _COUNT,
+    "model.width": _COUNT,
+    "model.heads": _COUNT,
+    "model.mlp_ratio": _COUNT,
+    "model.layout": one_of(LAYOUTS),
+    "model.head": one_of(HEADS),
+    "model.target_radius": _POSITIVE,
+    "model.noisy_input_std": _NOT_NEGATIVE,
+    "model.compute_dtype": one_of(COMPUTE_DTYPES),
+    "model.remat": one_of(REMAT_POLICIES),
+    "model.rotary": of_type(bool),
+    "diffusion.sigma_min": _POSITIVE,
+    "diffusion.sigma_max": _POSITIVE,
+    "diffusion.p_mean": number(float, Interval()),
+    "diffusion.p_std": _POSITIVE,
+    "diffusion.sigma_data": _POSITIVE,
+    "diffusion.overlap": _NOT_NEGATIVE,
+    "diffusion.grid": one_of(GRIDS),
+    "train.learning_rate_end_to_end": _POSITIVE,
+    "train.learning_rate_block_sized": _POSITIVE,
+    "outer.name": one_of(OUTER_OPTIMIZERS),
+    "outer.learning_rate": _POSITIVE,
+    "outer.momentum": _DECAY,
+    "eval.every": _COUNT,
+    "eval.curve_windows": _COUNT,
+    # A window borrows another's context, so that one alone has no scrambled gap.
+    "eval.windows": number(int, Interval(2)),
+    "eval.batch": _COUNT,
+    "eval.mix_draws": _COUNT,
+    "checkpoint.every": _COUNT,
+    "checkpoint.keep": _COUNT,
+    "mesh.block": _COUNT,
+    "mesh.replica": _COUNT,
+}
+
+_METHOD = matching(r"[a-z][a-z0-9_]*", "must be the name of a recipe")
+
+_DELAYS: Mapping[str, Rule] = {
+    "seeds": _COUNT,
+    "methods": tuple_of(_METHOD, repr(("adam", "cgad"))),
+    "model.layers": _COUNT,
+    "model.width": _COUNT,
+    "model.heads": _COUNT,
+    "model.kv_heads": _COUNT,
+    "model.mlp_width": _COUNT,
+    "model.compute_dtype": one_of(COMPUTE_DTYPES),
+    "model.remat": one_of(REMAT_POLICIES),
+    "train.precision": one_of(PRECISIONS),
+    "train.keep_inner": of_type(bool),
+    "delay.protocol": one_of(PROTOCOLS),
+    "delay.start": one_of(STARTS),
+    "delay.kind": one_of(DELAYS),
+    "delay.tau": _WHOLE,
+    "delay.per_worker": tuple_of(_WHOLE, "(0, 1, 2, 4)", distinct=False),
+    "delay.trace": of_type(str),
+    "sync.fragments": _COUNT,
+    "sync.schedule": one_of(SCHEDULES),
+    "sync.drop": number(float, Interval(0, 1, below=True)),
+    "sync.quorum": _WHOLE,
+    "sync.grace": _NOT_NEGATIVE,
+    "sync.mixing": _FRACTION,
+    "eval.every": _COUNT,
+    "eval.windows": _COUNT,
+    "eval.batch": _COUNT,
+    "eval.last": _COUNT,
+}
+
+# Of the outer optimizers of delayed runs; a recipe's own settings obey them too.
+OUTER_RULES: Mapping[str, Rule] = {
+    "learning_rate": _POSITIVE,
+    "momentum": _DECAY,
+    "b1": _DECAY,
+    "b2": _DECAY,
+    "eps": _POSITIVE,
+    "alpha": _NOT_NEGATIVE,
+    "tau_cut": _POSITIVE,
+    "exponent": _NOT_NEGATIVE,
+    "period": _COUNT,
+    "tau_c": _POSITIVE,
+}
+
+# By kind of experiment: the rule of every field.
+RULES: Mapping[str, Mapping[str, Rule]] = {
+    "blocks": {**_SHARED, **_TEXT, **_WORKERS, **_BLOCKS},
+    "delays": {
+        **_SHARED,
+        **_TEXT,
+        **_WORKERS,
+        **_DELAYS,
+        **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
+    },
+}
+
+_RESULT = matching(r"[a-z][a-z0-9_]*", "must be the name of a result")
+
+_CELLS = tuple_of(of_type(str), repr(("model.layers=1", "model.layers=2")))
+
+# By kind of experiment: the rules of a sweep's own section.
+SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
+    "blocks": {
+        "sweep.axis": one_of(tuple(RULES["blocks"])),
+        "sweep.cells": _CELLS,
+        "sweep.log_x": of_type(bool),
+        "sweep.series": tuple_of(_RESULT, repr(("ce_chain", "end_to_end"))),
+    },
+    "delays": {
+        "sweep.axis": one_of(tuple(RULES["delays"])),
+        "sweep.panel": one_of(("", *RULES["delays"])),
+        "sweep.cells": _CELLS,
+        "sweep.log_x": of_type(bool),
+        "sweep.cells_at_once": _COUNT,
+    },
+}
