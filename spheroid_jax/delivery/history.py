@@ -1,4 +1,8 @@
-"""The last global parameters, for workers that start from an older version."""
+"""The last global parameters, for workers that start from an older version.
+
+Inside a scan the ring is updated in place as long as what is read before a record
+leads to what is recorded, as in training; any other reading belongs after it.
+"""
 
 from typing import Any, NamedTuple
 

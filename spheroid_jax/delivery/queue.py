@@ -7,6 +7,10 @@ the parameters however many workers there are, and sending or receiving touches 
 
 Each round pushes first and pops then, once, in order: the slot of round t is the slot
 of round t + capacity, so a round that isn't popped would arrive a whole turn later.
+
+Inside a scan the ring is updated in place. Only pushing writes to it; popping marks the
+slot as empty and leaves the old sums, since a program that reads a slot and clears it
+afterwards is compiled with a copy of the whole ring.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -27,7 +31,8 @@ class DelayQueue(NamedTuple):
 
     Attributes:
       total: tree, leaves (capacity, ...): sum of weight x item. Float32, or the items'
-        dtype where that is wider: sums in half precision lose what they add.
+        dtype where that is wider: sums in half precision lose what they add. A slot
+        whose count is 0 is empty, whatever its sums still hold.
       weight: float32 (capacity,): sum of weights.
       count: int32 (capacity,): how many items.
       age: float32 (capacity,): sum of the items' ages, in rounds.
@@ -86,7 +91,7 @@ def push(
     *,
     delay: ArrayLike,
     weight: ArrayLike = 1.0,
-    count: ArrayLike = 1,
+    count: int | Array = 1,
     age: ArrayLike | None = None,
     valid: ArrayLike = True,
     overflow: Overflow = "drop",
@@ -99,7 +104,7 @@ def push(
       sent_at: the current round, int.
       delay: rounds until the item arrives, int; 0 arrives in this round.
       weight: multiplies the item.
-      count: how many updates the item is the sum of.
+      count: how many updates the item is the sum of, at least 1.
       age: age in rounds of each of them at arrival; by default the delay, after
         clipping where that applies.
       valid: false sends nothing: the item may then hold anything, NaN included.
@@ -114,6 +119,8 @@ def push(
     _check_item(queue, item, ())
     most = queue.count.shape[0] - 1
     checks.literal("delay", delay, most)
+    if not isinstance(count, jax.Array):
+        checks.positive("count", count)
     waits, fits = _policy(jnp.asarray(delay, jnp.int32), most, overflow)
     valid = jnp.asarray(valid, bool)
     lands = valid & fits
@@ -122,10 +129,14 @@ def push(
     count = jnp.asarray(count, jnp.int32)
     each_age = waits if age is None else jnp.asarray(age)
 
+    begun = queue.count[slot] > 0
+
     def add(ring: Array, value: Array) -> Array:
-        kept = jnp.where(lands, value.astype(ring.dtype), jnp.zeros((), ring.dtype))
+        none = jnp.zeros((), ring.dtype)
         old = jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
-        return jax.lax.dynamic_update_index_in_dim(ring, old + kept, slot, 0)
+        new = jnp.where(begun, old, none)
+        new = new + jnp.where(lands, value.astype(ring.dtype), none)
+        return jax.lax.dynamic_update_index_in_dim(ring, new, slot, 0)
 
     return DelayQueue(
         total=jax.tree.map(
@@ -150,11 +161,10 @@ def push_many(
     valid: ArrayLike = True,
     overflow: Overflow = "drop",
 ) -> DelayQueue:
-    """Sends K items at once, each with a delay of its own.
+    """Sends K items, each with a delay of its own.
 
-    The items are scattered into their slots: what it needs beside the queue is one
-    weighted copy of the items at most, whatever the capacity. On a GPU, items of one
-    slot are added in no fixed order, so that sums may differ in the last bit.
+    The same as K calls of :func:`push` in their order, in one loop that needs no memory
+    beside the items and the queue.
 
     Args:
       queue: the queue.
@@ -174,8 +184,7 @@ def push_many(
         raise ValueError("items is an empty tree: the number of items is unknown")
     number = jnp.shape(leaves[0])[:1]
     _check_item(queue, items, number)
-    most = queue.count.shape[0] - 1
-    checks.literal("delay", delay, most)
+    checks.literal("delay", delay, queue.count.shape[0] - 1)
 
     def one_each(name: str, values: ArrayLike, dtype: Any) -> Array:
         array = jnp.asarray(values, dtype)
@@ -186,31 +195,22 @@ def push_many(
             )
         return jnp.broadcast_to(array, number)
 
-    waits, fits = _policy(one_each("delay", delay, jnp.int32), most, overflow)
-    valid = one_each("valid", valid, bool)
-    weight = one_each("weight", weight, jnp.float32)
-    slots = _slot(queue, one_each("sent_at", sent_at, jnp.int32) + waits)
-    # One past the last slot is outside, and what is scattered there is let go.
-    slots = jnp.where(valid & fits, slots, most + 1)
+    each = {
+        "sent_at": one_each("sent_at", sent_at, jnp.int32),
+        "delay": one_each("delay", delay, jnp.int32),
+        "weight": one_each("weight", weight, jnp.float32),
+        "valid": one_each("valid", valid, bool),
+    }
 
-    def scatter(ring: Array, values: Array) -> Array:
-        return ring.at[slots].add(values.astype(ring.dtype), mode="drop")
+    def send(queue: DelayQueue, one: tuple[Any, dict[str, Array]]) -> Any:
+        item, how = one
+        return push(queue, item, **how, overflow=overflow), None
 
-    def weighted(ring: Array, leaf: Array) -> Array:
-        along = weight.reshape(number + (1,) * (ring.ndim - 1))
-        return scatter(ring, _weighted(leaf, along, ring.dtype))
-
-    return DelayQueue(
-        total=jax.tree.map(weighted, queue.total, items),
-        weight=scatter(queue.weight, weight),
-        count=scatter(queue.count, jnp.ones(number, jnp.int32)),
-        age=scatter(queue.age, waits),
-        dropped=queue.dropped + jnp.sum(valid & ~fits, dtype=jnp.int32),
-    )
+    return jax.lax.scan(send, queue, (items, each))[0]
 
 
 def pop_due(queue: DelayQueue, now: ArrayLike) -> tuple[DelayQueue, Arrivals]:
-    """Takes what arrives in round ``now`` and clears its slot for later rounds.
+    """Takes what arrives in round ``now`` and empties its slot for later rounds.
 
     Args:
       queue: the queue.
@@ -224,10 +224,6 @@ def pop_due(queue: DelayQueue, now: ArrayLike) -> tuple[DelayQueue, Arrivals]:
     def take(ring: Array) -> Array:
         return jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
 
-    def clear(ring: Array) -> Array:
-        empty = jnp.zeros(ring.shape[1:], ring.dtype)
-        return jax.lax.dynamic_update_index_in_dim(ring, empty, slot, 0)
-
     count = take(queue.count)
 
     def mean(ring: Array) -> Array:
@@ -235,11 +231,11 @@ def pop_due(queue: DelayQueue, now: ArrayLike) -> tuple[DelayQueue, Arrivals]:
         return jnp.where(count > 0, share, jnp.zeros((), ring.dtype))
 
     arrivals = Arrivals(jax.tree.map(mean, queue.total), count, mean(queue.age))
+    # The sums stay: `push` begins a slot without items anew (see above).
     rest = queue._replace(
-        total=jax.tree.map(clear, queue.total),
-        weight=clear(queue.weight),
-        count=clear(queue.count),
-        age=clear(queue.age),
+        weight=queue.weight.at[slot].set(0),
+        count=queue.count.at[slot].set(0),
+        age=queue.age.at[slot].set(0),
     )
     return rest, arrivals
 
