@@ -31,6 +31,7 @@ def map_updates(
     Returns:
       The tree of new updates and those of new states.
     """
+    treedef: Any
     leaves, treedef = jax.tree.flatten(updates, is_leaf=is_none)
     rows = list(zip(*(treedef.flatten_up_to(tree) for tree in states), strict=True))
     results = []

@@ -23,7 +23,7 @@ class FadasState(NamedTuple):
       nu_max: float32, the largest second moment so far.
     """
 
-    count: jax.Array
+    count: Any
     mu: optax.Updates
     nu: optax.Updates
     nu_max: optax.Updates
@@ -123,7 +123,9 @@ def fadas(
             age = jnp.asarray(age, jnp.float32)
             # Below age 1 a division would lengthen the step, and at 0 be infinite.
             divisor = jnp.where(age < 1.0, 1.0, age)
-            late = rate / divisor if scale is None else jnp.minimum(rate, scale / divisor)
+            late = (
+                rate / divisor if scale is None else jnp.minimum(rate, scale / divisor)
+            )
             return jnp.where(age <= threshold, rate, late)
 
         def step(

@@ -31,6 +31,7 @@ __all__ = [
     "staleness_nesterov",
 ]
 
+
 class DelayedNesterovState(NamedTuple):
     """State of :func:`delayed_nesterov`; the trees are shaped like the parameters.
 
@@ -40,7 +41,7 @@ class DelayedNesterovState(NamedTuple):
       trace: float32, momentum.
     """
 
-    count: jax.Array
+    count: Any
     buffer: optax.Updates
     trace: optax.Updates
 
@@ -53,7 +54,7 @@ class StalenessNesterovState(NamedTuple):
       trace: float32, momentum, shaped like the parameters.
     """
 
-    count: jax.Array
+    count: Any
     trace: optax.Updates
 
 
@@ -121,10 +122,14 @@ def delayed_nesterov(
     check("momentum", momentum, lambda x: (x >= 0) & (x < 1), "in [0, 1)")
     check("period", period, lambda x: (x >= 1) & (x % 1 == 0), "a whole number >= 1")
     if (n := concrete(period)) is not None:
-        check("activation", activation, lambda x: (x >= 0) & (x <= 1 / n), "in [0, 1/N]")
+        check(
+            "activation", activation, lambda x: (x >= 0) & (x <= 1 / n), "in [0, 1/N]"
+        )
 
     def init(params: optax.Params) -> DelayedNesterovState:
-        return DelayedNesterovState(no_updates(), float32_zeros(params), float32_zeros(params))
+        return DelayedNesterovState(
+            no_updates(), float32_zeros(params), float32_zeros(params)
+        )
 
     def update(
         updates: optax.Updates,
@@ -148,9 +153,7 @@ def delayed_nesterov(
             u = -rate * (g32 / n + share * beta * m)
             return u.astype(g.dtype), jnp.where(ends, 0.0, d), m
 
-        stepped, buffer, trace = map_updates(
-            step, updates, state.buffer, state.trace
-        )
+        stepped, buffer, trace = map_updates(step, updates, state.buffer, state.trace)
         count = optax.safe_increment(state.count)
         return stepped, DelayedNesterovState(count, buffer, trace)
 

@@ -32,7 +32,7 @@ class SkipNonfiniteState(NamedTuple):
 def skip_nonfinite(
     inner: optax.GradientTransformation, max_norm: float | jax.Array | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Skips the update, and leaves the inner state alone, where something isn't finite.
+    r"""Skips an update that isn't finite, and leaves the inner state alone.
 
     .. math::
       (u, s) \leftarrow \begin{cases}
