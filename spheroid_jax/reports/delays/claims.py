@@ -16,7 +16,7 @@ from spheroid_jax.reports.delays.judgement import (
     Outcome,
 )
 from spheroid_jax.reports.delays.names import listing
-from spheroid_jax.reports.delays.stats import MARGIN, Paired, paired
+from spheroid_jax.reports.delays.stats import MARGIN, Paired, differences, paired
 from spheroid_jax.reports.delays.summary import Cell, Sweep
 from spheroid_jax.reports.delays.where import among, at, within
 from spheroid_jax.reports.tables import nats
@@ -37,7 +37,7 @@ def nesterov_diverges(sweep: Sweep) -> list[Judgement]:
     large = [x for x in line if x >= LARGE]
     if not large:
         return [Judgement(claim, "unsure", "It was not run there.")]
-    chance = f"ln V = {sweep.chance:.2f}"
+    chance = f"ln V = {nats(sweep.chance)}"
     start = min(line)
     if start < LARGE and not line[start].learned:
         because = f"It ends above {chance} at tau = {start} already."
@@ -91,7 +91,7 @@ def cgad_flat(sweep: Sweep) -> list[Judgement]:
     start, *rest = line
     if lost := [x for x in line if line[x].failed]:
         return [Judgement(claim, "no", f"It diverges{among(sweep, lost)}.")]
-    rises = _differences({x: line[x] for x in rest}, dict.fromkeys(rest, line[start]))
+    rises = differences({x: line[x] for x in rest}, dict.fromkeys(rest, line[start]))
     if not rises:
         return [Judgement(claim, "unsure", "No seed is finite at both delays.")]
     worst = max(rises, key=lambda x: rises[x].mean)
@@ -115,7 +115,7 @@ def same_at_fixed_age(sweep: Sweep) -> list[Judgement]:
     found = {
         (a, b, x): difference
         for a, b in (("cgad", "adam"), ("adam_decay", "adam"), ("cgad", "adam_decay"))
-        for x, difference in _differences(lines[a], lines[b]).items()
+        for x, difference in differences(lines[a], lines[b]).items()
     }
     if not found:
         return [Judgement(claim, "unsure", "No two of them were run with one age.")]
@@ -214,11 +214,6 @@ def _delayed(sweep: Sweep, method: str, panel: Any) -> dict[Any, Cell]:
     """Cells where something is late or lost: without a zero delay or drop rate."""
     line = sweep.line(method, panel)
     return {x: c for x, c in line.items() if not (sweep.x in (TAU, DROP) and x == 0)}
-
-
-def _differences(ours: dict[Any, Cell], theirs: dict[Any, Cell]) -> dict[Any, Paired]:
-    pairs = {x: _pair(ours[x], theirs[x]) for x in ours if x in theirs}
-    return {x: found for x, found in pairs.items() if found is not None}
 
 
 def _pair(ours: Cell, theirs: Cell) -> Paired | None:

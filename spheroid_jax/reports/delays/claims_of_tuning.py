@@ -5,11 +5,17 @@ from typing import Any
 
 from spheroid_jax.reports.delays.judgement import LARGE, TAU, Judgement, Outcome
 from spheroid_jax.reports.delays.names import listing, value_label
-from spheroid_jax.reports.delays.stats import MARGIN, Paired, paired, spread_factor
+from spheroid_jax.reports.delays.stats import (
+    MARGIN,
+    Paired,
+    change,
+    paired,
+    spread_factor,
+)
 from spheroid_jax.reports.delays.summary import Cell, Sweep
 from spheroid_jax.reports.delays.tuning import Best, best_pairs, ends_of_grid
 from spheroid_jax.reports.delays.where import at, within
-from spheroid_jax.reports.tables import nats, signed
+from spheroid_jax.reports.tables import nats
 
 DEFAULT_ALPHA = 0.2
 PUBLISHED_RATIO = 1.89 / 0.38  # spread of Adam-Decay by that of CGAD, 7 B, tau = 8
@@ -69,7 +75,7 @@ def one_setting(sweep: Sweep) -> list[Judgement]:
     gap = paired([kept], [tuned]) if kept else None
     because = (
         f"The best single setting, {sweep.label(method)}, loses at most"
-        f"{at(sweep, x)}, to the best pair there: {gap or signed(cost)}."
+        f"{at(sweep, x)}, to the best pair there: {gap or change(cost)}."
     )
     if gap is None or gap.same == "unsure":
         return [Judgement(claim, "unsure", because)]
@@ -86,7 +92,7 @@ def cgad_beats_tuned(sweep: Sweep) -> list[Judgement]:
     because = f"CGAD minus the best pair: {listing(parts)}."
     adam = _against(sweep, "adam", _large(sweep))
     if adam:
-        parts = [f"{signed(gap.mean)}{at(sweep, x)}" for x, gap in adam.items()]
+        parts = [f"{change(gap.mean)}{at(sweep, x)}" for x, gap in adam.items()]
         because += f" Age-blind Adam minus it: {listing(parts)}."
     return [Judgement(claim, _all([gap.better for gap in found.values()]), because)]
 

@@ -6,7 +6,7 @@ from typing import Any
 _METHODS = {
     "nesterov": "Nesterov",
     "sgd": "SGD",
-    "adam": "Adam, age-blind",
+    "adam": "Age-blind Adam",
     "adam_decay": "Adam-Decay",
     "cgad": "CGAD",
     "cgad_post": "CGAD, gate after",
@@ -30,7 +30,7 @@ def method_label(method: str, recipe: Mapping[str, str]) -> str:
     >>> method_label("nesterov", {"learning_rate": "0.7", "momentum": "0.9"})
     'Nesterov 0.7/0.9'
     >>> method_label("adam", {"learning_rate": "0.003"}), method_label("mine", {})
-    ('Adam, age-blind', 'mine')
+    ('Age-blind Adam', 'mine')
     """
     if method == "nesterov" and {"learning_rate", "momentum"} <= recipe.keys():
         return f"Nesterov {recipe['learning_rate']}/{recipe['momentum']}"

@@ -1,8 +1,8 @@
 """The picture of a delay experiment: all methods on one plot, a panel beside another.
 
-The axis is logarithmic and ends a little above chance. What lies beyond it, or has no
-finite loss, stands at the upper edge with its number, so that one run at 319 doesn't
-press all others into a line.
+The axis is the logarithm of the distance from a floor a little under the lowest loss,
+so that differences among the good methods show, and it ends a little above chance. What
+lies beyond, or has no finite loss, stands at the upper edge with its number.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from spheroid_jax.reports import plots
 from spheroid_jax.reports.delays.names import field_label, panel_label, value_label
@@ -25,7 +25,10 @@ from spheroid_jax.reports.tables import nats
 Style = dict[str, Any]
 
 SPREAD = 0.5  # of the way to the next place: how far the methods of a place stand apart
-_ROOM = 1.3  # the axis ends this far above chance, if anything lies beyond
+_ROOM = 1.3  # of chance: the highest loss that has a place of its own on the axis
+_FLOOR = 0.9  # of the lowest loss: where the logarithm starts
+_STEPS = (5.0, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02)  # of ticks, the roundest first
+_TICKS = 12  # at most about so many
 _COLORS = ("#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#767676")
 _MARKERS, _DASHES = "ovD^PX*<>hpd", ("-", "--", ":", "-.")
 _ADAM: Style = {"color": "#000000", "linestyle": "-", "marker": "s"}
@@ -85,7 +88,7 @@ def sweep_figure(sweep: Sweep) -> Figure:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(field_label(sweep.x) if sweep.x else "")
         if sweep.panel and panel is not None:
-            axes.set_title(panel_label(sweep.panel, panel), fontsize=10)
+            axes.set_title(panel_label(sweep.panel, panel), fontsize=10, pad=28)
     _finish(figure, all_axes)
     return figure
 
@@ -109,16 +112,18 @@ def curves_figure(sweep: Sweep) -> Figure:
     figure, (axes,) = _figure(1)
     _axis(axes, low, top, sweep.chance)
     look = styles(sweep.methods)
-    for method, (rounds, means, stds) in curves.items():
+    for number, (method, (rounds, means, stds)) in enumerate(curves.items()):
         shown = np.where(np.isfinite(means), np.minimum(means, top), np.nan)
         style: Style = {"linewidth": 1.6, "markersize": 4.5} | look[method]
-        every = max(1, len(rounds) // 10)
-        axes.plot(rounds, shown, label=sweep.label(method), markevery=every, **style)
+        every = max(1, len(rounds) // 8)
+        marks = (number % every, every)  # staggered: equal curves show all markers
+        axes.plot(rounds, shown, label=sweep.label(method), markevery=marks, **style)
         if np.any(stds > 0):
             high = np.minimum(means + stds, top)
             color = look[method]["color"]
             axes.fill_between(rounds, means - stds, high, color=color, alpha=0.12)
     axes.set_xlabel("rounds")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _finish(figure, [axes])
     return figure
 
@@ -156,13 +161,13 @@ def _draw(
     ]
     look: Style = {"linewidth": 1.5, "markersize": 5.5, "capsize": 2} | style
     error = bars if any(bars) else None
-    axes.errorbar(xs, ys, yerr=error, label=name, clip_on=False, **look)
+    axes.errorbar(xs, ys, yerr=error, label=name, **look)
     for x, y, cell in zip(xs, ys, cells, strict=True):
         if y == top:
             axes.annotate(
                 "NaN" if math.isinf(cell.score) else f"{cell.mean:.3g}",
                 (x, top),
-                xytext=(0, 5),
+                xytext=(0, 8),
                 textcoords="offset points",
                 rotation=90,
                 ha="center",
@@ -188,7 +193,24 @@ def _figure(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _axis(axes: Axes, low: float, top: float, chance: float) -> None:
-    plots._logarithmic(axes, [low * 1.06, top / 1.06])
+    floor = _FLOOR * low
+
+    def forward(y: Any) -> Any:
+        return np.log(np.maximum(np.asarray(y, float) - floor, 1e-3 * low))
+
+    def inverse(z: Any) -> Any:
+        return np.exp(np.minimum(z, 50.0)) + floor
+
+    axes.set_yscale("function", functions=(forward, inverse))
+    apart = float(forward(top) - forward(low)) / _TICKS
+    ticks: list[float] = []
+    for step in _STEPS:
+        for tick in step * np.arange(math.ceil(low / step), top / step):
+            if all(abs(forward(tick) - forward(other)) >= apart for other in ticks):
+                ticks.append(float(tick))
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(low, 1.05 * top)
     plots._decorate(axes)
     name = f"chance, ln V = {nats(chance)}"
     axes.axhline(chance, color="#767676", linestyle=(0, (1, 1)), label=name, zorder=0)

@@ -48,12 +48,10 @@ def write_report(workdir: Path, summary: Mapping[str, Any]) -> None:
 def render(summary: Mapping[str, Any]) -> str:
     """Tables and sentences for the screen."""
     sweep, parts = read(summary), []
-    for wide, narrow in zip(
-        tables.blocks(sweep, plain=True),
-        tables.blocks(sweep, narrow=True),
-        strict=True,
-    ):
-        title, table = wide if _fits(wide[1].text()) else narrow
+    blocks = tables.blocks(sweep, plain=True)
+    if not all(_fits(table.text()) for _, table in blocks):
+        blocks = tables.blocks(sweep, narrow=True)
+    for title, table in blocks:
         parts.append(f"{title}\n{table.text()}" if title else table.text())
     for table in _special(sweep):
         parts.append(table.text())
@@ -117,7 +115,8 @@ def _caption(sweep: Sweep) -> str:
     return (
         f"Places along {field_label(sweep.x) or 'the axis'} are evenly spaced, and "
         "methods stand side by side. Bars are one sample standard deviation over "
-        "seeds. What lies beyond the axis stands at its upper edge with its loss."
+        "seeds. What lies beyond the axis stands at its upper edge with its loss; the "
+        "axis is stretched towards the lowest."
     )
 
 

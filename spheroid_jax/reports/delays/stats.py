@@ -6,8 +6,8 @@ is freer of noise than a difference of means.
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import fdtri, stdtrit
@@ -82,7 +82,7 @@ class Paired:
     def __str__(self) -> str:
         """Such as ``-0.003 +- 0.002 (no difference)``."""
         if self.error is None:
-            return f"{signed(self.mean)} (one seed can't tell)"
+            return f"{change(self.mean)} (one seed can't tell)"
         said = {
             "level": "level",
             "none": "no difference: less than two standard errors",
@@ -91,7 +91,7 @@ class Paired:
             "higher": "higher",
         }[self.outcome]
         spread = f"standard error {nats(self.error)}, {self.seeds} seeds"
-        return f"{signed(self.mean)} ({spread}: {said})"
+        return f"{change(self.mean)} ({spread}: {said})"
 
 
 def paired(ours: Sequence[Cell], theirs: Sequence[Cell]) -> Paired | None:
@@ -116,6 +116,23 @@ def paired(ours: Sequence[Cell], theirs: Sequence[Cell]) -> Paired | None:
     return Paired(
         float(np.mean(found)), None if error is None else float(error), len(found)
     )
+
+
+def differences(
+    ours: Mapping[Any, Cell], theirs: Mapping[Any, Cell]
+) -> dict[Any, Paired]:
+    """Ours minus theirs by place, where both have a cell and a seed in common."""
+    pairs = {x: paired([ours[x]], [theirs[x]]) for x in ours if x in theirs}
+    return {x: found for x, found in pairs.items() if found is not None}
+
+
+def change(value: float) -> str:
+    """A difference with its sign; one that rounds to nothing is no negative zero.
+
+    >>> change(-0.0001), change(0.25)
+    ('+0.000', '+0.250')
+    """
+    return signed(round(value, 3) + 0.0)
 
 
 def spread_factor(first: int, second: int) -> float:

@@ -168,10 +168,11 @@ def read(summary: Mapping[str, Any]) -> Sweep:
     cells = {
         (row["method"], _setting(row, panel), _setting(row, x)): _cell(row, chance)
         for row in rows
+        if row.get("final")
     }
     found = {method for method, _, _ in cells}
     known = [method for method in summary.get("methods", []) if method in found]
-    others = dict.fromkeys(row["method"] for row in rows)
+    others = dict.fromkeys(method for method, _, _ in cells)
     return Sweep(
         raw=summary,
         x=x,

@@ -77,7 +77,7 @@ def tuning_table(sweep: Sweep, panel: Any) -> Table:
         )
     header = [
         *(field_label(sweep.x) or "run", "best rate", "momentum", "Nesterov"),
-        *("CGAD", "Adam, age-blind", "CGAD - Nesterov"),
+        *("CGAD", "Age-blind Adam", "CGAD - Nesterov"),
     ]
     return Table(header, rows, "rrrrrrr")
 
@@ -124,7 +124,7 @@ def cell_text(cell: Cell | None, chance: float, *, narrow: bool) -> str:
 
 
 def _cell(cell: Cell | None, chance: float, narrow: bool) -> str:
-    if cell is None or not cell.final:
+    if cell is None:
         return NOTHING
     seeds = len(cell.final)
     if not cell.finite:
@@ -134,7 +134,8 @@ def _cell(cell: Cell | None, chance: float, narrow: bool) -> str:
     between, digits = ("±", 2) if narrow else (" ± ", 3)
     text = _mean(cell, digits)
     if cell.std is not None:
-        text += between + _number(cell.std, digits)
+        std = f"{cell.std:.{len(text.partition('.')[2])}f}"  # as fine as the mean
+        text += between + (std.removeprefix("0") or std if narrow else std)
     above = sum(cell.diverged) - cell.lost
     marks = [f"{cell.lost} of {seeds} NaN"] if cell.lost else []
     if cell.mean > chance:
@@ -185,7 +186,7 @@ def _number(value: float, digits: int) -> str:
     """Plain digits where they fit a column, else three significant ones."""
     if abs(value) >= 100:
         return f"{value:.3g}" if abs(value) >= 1e5 else f"{value:.0f}"
-    return f"{value:.{digits if abs(value) < 10 else min(digits, 1)}f}"
+    return f"{value:.{digits if abs(value) < 10 else 1}f}"
 
 
 def _many(value: Any) -> list[Any]:

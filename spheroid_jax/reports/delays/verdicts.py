@@ -7,12 +7,12 @@ from typing import Any
 from spheroid_jax.reports.delays import claims, claims_of_tuning
 from spheroid_jax.reports.delays.judgement import Judgement
 from spheroid_jax.reports.delays.names import field_label, listing
-from spheroid_jax.reports.delays.stats import Paired, paired
+from spheroid_jax.reports.delays.stats import change, differences
 from spheroid_jax.reports.delays.summary import Cell, Sweep, read
 from spheroid_jax.reports.delays.tables import panels
 from spheroid_jax.reports.delays.tuning import best_pairs, ends_of_grid
 from spheroid_jax.reports.delays.where import among, at, within
-from spheroid_jax.reports.tables import nats, signed
+from spheroid_jax.reports.tables import nats
 
 Claim = Callable[[Sweep], list[Judgement]]
 
@@ -85,7 +85,7 @@ _ONE_SEED = (
 
 def _divergence(sweep: Sweep, panel: Any) -> list[str]:
     """Who ends above chance, and where."""
-    chance, fine, said = f"ln V = {sweep.chance:.2f}", [], []
+    chance, fine, said = f"ln V = {nats(sweep.chance)}", [], []
     for method in sweep.methods:
         line = sweep.line(method, panel)
         above = [x for x, cell in line.items() if cell.failed]
@@ -120,19 +120,18 @@ def _course(sweep: Sweep, panel: Any) -> list[str]:
         if len(line) < 2 or len({id(cell) for cell in line.values()}) < 2:
             continue
         (first, a), *_, (last, b) = line.items()
-        change = signed(b.mean - a.mean)
         said.append(
             f"{sweep.label(method)} ends at {_loss(a)}{at(sweep, first)} and "
-            f"{_loss(b)}{at(sweep, last)}: {change}."
+            f"{_loss(b)}{at(sweep, last)}: {change(b.mean - a.mean)}."
         )
     return said
 
 
 def _against_adam(sweep: Sweep, panel: Any) -> list[str]:
     """The largest paired difference of each gated method from age-blind Adam."""
-    said = []
+    said, adam = [], sweep.line("adam", panel)
     for method in GATED:
-        found = differences(sweep, method, "adam", panel)
+        found = differences(sweep.line(method, panel), adam)
         if not found:
             continue
         x, widest = max(found.items(), key=lambda item: abs(item[1].mean))
@@ -147,13 +146,6 @@ def _against_adam(sweep: Sweep, panel: Any) -> list[str]:
     return said
 
 
-def differences(sweep: Sweep, method: str, other: str, panel: Any) -> dict[Any, Paired]:
-    """Paired differences of two methods, by place on the axis."""
-    ours, theirs = sweep.line(method, panel), sweep.line(other, panel)
-    found = {x: paired([ours[x]], [theirs[x]]) for x in ours if x in theirs}
-    return {x: difference for x, difference in found.items() if difference is not None}
-
-
 def _tuning(sweep: Sweep, panel: Any) -> list[str]:
     """The best pair at each place, and whether the grid was wide enough."""
     found = best_pairs(sweep, panel)
@@ -163,7 +155,8 @@ def _tuning(sweep: Sweep, panel: Any) -> list[str]:
         f"{best.pair[0]:g}/{best.pair[1]:g} ({nats(best.cell.mean)}){at(sweep, x)}"
         for x, best in found.items()
     ]
-    text = f"Best learning rate/momentum of Nesterov: {listing(parts)}."
+    text = f"Best learning rate/momentum of Nesterov: {listing(parts)}; "
+    text += "picked by these same seeds, which favours it."
     ends = ends_of_grid(sweep)["learning rate"]
     edge = [x for x, best in found.items() if best.pair[0] in ends]
     if edge and ends[0] < ends[1]:
