@@ -19,8 +19,10 @@ def fsdp_specs(shapes: Any, size: int, *, smallest: int = 2**14) -> Any:
     """A tree of PartitionSpec: each leaf cut along its largest axis that divides.
 
     The leading axis of leaves under ``layers`` is never cut: a scan slices it, and a
-    device must have its share of every layer. Leaves that cannot be cut, or aren't
-    worth a gather, are replicated. Of equal axes the last one is cut.
+    device must have its share of every layer. The last axis is cut only where no other
+    can be: elements along it share the scales of block-wise quantised moments, and
+    whole rows gather as they lie. Leaves that cannot be cut, or aren't worth a gather,
+    are replicated.
 
     Args:
       shapes: parameters, an optimizer's state or both; anything with ``shape``.
@@ -39,7 +41,7 @@ def fsdp_specs(shapes: Any, size: int, *, smallest: int = 2**14) -> Any:
         cut = [axis for axis, length in enumerate(own) if length % size == 0]
         if size == 1 or not cut or math.prod(own) < smallest:
             return P()
-        best = max(cut, key=lambda axis: (own[axis], axis))
+        best = max(cut, key=lambda axis: (axis < len(own) - 1, own[axis]))
         return P(*[None] * (scanned + best), AXIS)
 
     return jax.tree_util.tree_map_with_path(spec, shapes)

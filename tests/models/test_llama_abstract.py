@@ -129,5 +129,6 @@ def test_a_step_compiles_within_an_eighth_of_its_states(size: str, half: bool) -
     )
     each = 2 + 2 + 8 / 256 if half else 12
     eighth = each * parameter_count(model) / DEVICES
-    assert step.arguments == pytest.approx(eighth, rel=0.01)
+    # 50 257 rows of 2 scales, those of the smallest table, cannot be cut by eight.
+    assert 0.999 * eighth < step.arguments < (1.1 if size == "25m" else 1.01) * eighth
     assert step.aliased > 0.99 * eighth

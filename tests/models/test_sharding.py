@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from spheroid_jax.models import Llama, abstract_params, llama
 from spheroid_jax.models.sharding import bytes_per_device, fsdp_shardings, fsdp_specs
+from spheroid_jax.optim.quantized import scale_by_adam_8bit
 
 
 def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -27,15 +28,15 @@ def mesh() -> Mesh:
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        ((16, 24), P(None, "fsdp")),  # the largest
-        ((16, 20), P("fsdp")),  # the largest that divides
-        ((16, 16), P(None, "fsdp")),  # of equals the last
+        ((8, 24, 16, 32), P(None, "fsdp")),  # the largest but the last
+        ((16, 24), P("fsdp")),
+        ((15, 24), P(None, "fsdp")),  # the last where no other can be
         ((15, 20), P()),  # nothing divides
         ((8, 2), P()),  # not worth a gather
         ((), P()),
     ],
 )
-def test_the_largest_axis_that_divides_is_cut(
+def test_the_largest_axis_that_divides_is_cut_and_the_last_as_a_last_resort(
     shape: tuple[int, ...], expected: P
 ) -> None:
     assert fsdp_specs({"w": leaf(*shape)}, 8, smallest=32) == {"w": expected}
@@ -45,7 +46,7 @@ def test_the_axis_that_a_scan_walks_is_never_cut() -> None:
     tree = {
         "layers": {
             "long": leaf(64, 16, 8),
-            "odd": leaf(64, 15, 7),
+            "odd": leaf(64, 15, 9),
             "scale": leaf(64, 16),  # small in every layer, whatever the stack's size
         }
     }
@@ -71,7 +72,13 @@ def test_an_optimizers_moments_are_cut_as_their_parameters() -> None:
     assert adam.count == P()
     assert specs["embedding"]["table"] == P(None, "fsdp")  # 50 257 does not divide
     assert specs["layers"]["down"]["kernel"] == P(None, "fsdp")  # (L, 832, 320)
-    assert specs["layers"]["up"]["kernel"] == P(None, None, "fsdp")
+
+
+def test_rows_and_the_scales_of_their_blocks_stay_together() -> None:
+    shapes = abstract_params(llama("1b"))
+    state = jax.eval_shape(scale_by_adam_8bit().init, shapes)
+    specs = fsdp_specs(state, 8).mu["layers"]["up"]["kernel"]  # (L, 2048, 8192)
+    assert specs.codes == specs.scales == P(None, "fsdp")
 
 
 def test_bytes_on_a_device_are_those_of_its_shards(mesh: Mesh) -> None:
@@ -100,7 +107,7 @@ def test_a_sharded_decoder_computes_what_one_device_does(mesh: Mesh) -> None:
     x = jax.random.randint(jax.random.key(1), (8, 16), 0, 256)
     placed = jax.device_put(params, fsdp_shardings(params, mesh, smallest=64))
     kernel = placed["layers"]["up"]["kernel"]
-    assert kernel.addressable_shards[0].data.shape == (2, 32, 8)
+    assert kernel.addressable_shards[0].data.shape == (2, 4, 64)
     got = jax.jit(pinned.logits)(placed, jax.device_put(x, batch))
     assert got.sharding.is_equivalent_to(batch, 3)
     expected = jax.jit(plain.logits)(params, x)
