@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from spheroid_jax.optim._adam import adam_leaf, moments
+from spheroid_jax.optim._adam import adam_step, moments
 from spheroid_jax.optim._arguments import Hyperparameter, at, check_adam
 from spheroid_jax.optim._trees import flatten
 from spheroid_jax.optim.staleness import check_staleness, leaf_weights, weight_function
@@ -263,38 +263,27 @@ def _cgad(
         weights = leaf_weights(weight, age, updates)
         arrived = _any_open(weights) if closed == "skip" else None
         count = optax.safe_increment(state.count)
-        rate = None if learning_rate is None else at(learning_rate, state.count)
-        settings = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
-        adam = {name: at(value, state.count) for name, value in settings.items()}
-        steps, mus, nus = [], [], []
-        for leaf, mu, nu, weight_of_leaf in zip(
+        settings = {
+            "b1": b1,
+            "b2": b2,
+            "eps": eps,
+            "eps_root": eps_root,
+            "rate": learning_rate,
+        }
+        results = adam_step(
             leaves,
             treedef.flatten_up_to(state.mu),
             treedef.flatten_up_to(state.nu),
+            count,
             weights,
-            strict=True,
-        ):
-            step = None  # nothing arrived: its moments, if any, are left alone
-            if leaf is not None:
-                step, mu, nu = adam_leaf(
-                    leaf,
-                    mu,
-                    nu,
-                    count,
-                    weight_of_leaf,
-                    gate=gate,
-                    arrived=arrived,
-                    **adam,
-                )
-                step = step if rate is None else -rate * step
-                step = step.astype(leaf.dtype)
-            steps.append(step)
-            mus.append(mu)
-            nus.append(nu)
+            gate=gate,
+            arrived=arrived,
+            **{name: at(value, state.count) for name, value in settings.items()},
+        )
+        steps, mu, nu = (treedef.unflatten([r[i] for r in results]) for i in range(3))
         if arrived is not None:
             count = jnp.where(arrived, count, state.count)
-        unflatten = treedef.unflatten
-        return unflatten(steps), ScaleByCgadState(count, unflatten(mus), unflatten(nus))
+        return steps, ScaleByCgadState(count, mu, nu)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

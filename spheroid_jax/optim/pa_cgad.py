@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from spheroid_jax.optim._adam import adam_leaf, moments
+from spheroid_jax.optim._adam import adam_step, moments
 from spheroid_jax.optim._arguments import Hyperparameter, at, check, check_adam
 from spheroid_jax.optim._trees import broadcast_prefix, flatten
 from spheroid_jax.optim.cgad import Gate, check_gate
@@ -120,11 +120,16 @@ def pa_cgad(
       The partial-sync variant of *Cosine-Gated Adam-Decay*, arXiv 2605.09126.
     """
     names = fragment_names(fragments)
-    index = {name: i for i, name in enumerate(names)}
     check_adam(b1, b2, eps, eps_root)
     check_staleness(alpha, tau_cut)
     check_gate(gate)
-    settings = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
+    settings = {
+        "b1": b1,
+        "b2": b2,
+        "eps": eps,
+        "eps_root": eps_root,
+        "rate": learning_rate,
+    }
 
     def labels_of(tree: Any) -> list[Any]:
         return broadcast_prefix(fragments, tree, "fragments", "params")
@@ -149,44 +154,30 @@ def pa_cgad(
         arrived = _synced_vector(synced, names)
         counts = jnp.where(arrived, optax.safe_increment(state.counts), state.counts)
         delays = jnp.maximum(_age_vector(age, len(names)), state.ages)
-        weights, rates, adam = [], [], []
-        for i in range(len(names)):
-            count = state.counts[i]
-            weights.append(weight_function(alpha, tau_cut, count)(delays[i]))
-            rates.append(at(learning_rate, count))
-            adam.append({name: at(value, count) for name, value in settings.items()})
-
         leaves, treedef = flatten(updates)
-        steps, mus, nus = [], [], []
-        for leaf, mu, nu, label in zip(
-            leaves,
-            treedef.flatten_up_to(state.mu),
-            treedef.flatten_up_to(state.nu),
-            labels_of(updates),
-            strict=True,
-        ):
-            step = None
-            if leaf is not None:
-                i = index[label]
-                step, mu, nu = adam_leaf(
-                    leaf,
-                    mu,
-                    nu,
-                    counts[i],
-                    weights[i],
-                    gate=gate,
-                    arrived=arrived[i],
-                    **adam[i],
-                )
-                step = (-rates[i] * step).astype(leaf.dtype)
-            steps.append(step)
-            mus.append(mu)
-            nus.append(nu)
+        mus = treedef.flatten_up_to(state.mu)
+        nus = treedef.flatten_up_to(state.nu)
+        labels = labels_of(updates)
+        results: list[Any] = [None] * len(leaves)
+        for f, name in enumerate(names):
+            ours = [i for i, label in enumerate(labels) if label == name]
+            count = state.counts[f]
+            weight = weight_function(alpha, tau_cut, count)(delays[f])
+            stepped = adam_step(
+                [leaves[i] for i in ours],
+                [mus[i] for i in ours],
+                [nus[i] for i in ours],
+                counts[f],
+                [weight] * len(ours),
+                gate=gate,
+                arrived=arrived[f],
+                **{key: at(value, count) for key, value in settings.items()},
+            )
+            for i, result in zip(ours, stepped, strict=True):
+                results[i] = result
+        steps, mu, nu = (treedef.unflatten([r[i] for r in results]) for i in range(3))
         ages = jnp.where(arrived, 0, optax.safe_increment(state.ages))
-        unflatten = treedef.unflatten
-        return unflatten(steps), PaCgadState(
-            ages, counts, unflatten(mus), unflatten(nus)
-        )
+        return steps, PaCgadState(ages, counts, mu, nu)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
