@@ -12,8 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from spheroid_jax.diffusion import NoiseLevels, run_chain, sample_sigma
-from spheroid_jax.models import Autoregressive, BlockDenoiser
-from spheroid_jax.objectives import cross_entropy, noisy_target, split_windows
+from spheroid_jax.models import BlockDenoiser
+from spheroid_jax.objectives import (
+    LanguageModel,
+    cross_entropy,
+    noisy_target,
+    split_windows,
+)
 
 Results = dict[str, Array]
 Evaluator = Callable[[Any, Array, Array], Results]
@@ -174,7 +179,7 @@ def full_evaluator(
     )
 
 
-def reference_evaluator(model: Autoregressive, batch: int) -> Evaluator:
+def reference_evaluator(model: LanguageModel, batch: int) -> Evaluator:
     """``(params, windows (M, T+1), key) -> {"ce"}`` for the references."""
 
     def evaluate(params: Any, windows: Array, key: Array) -> Results:

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,17 @@ import optax
 from jax import Array
 
 from spheroid_jax.diffusion import NoiseLevels, precondition, sample_sigma
-from spheroid_jax.models import Autoregressive, BlockDenoiser
+from spheroid_jax.models import BlockDenoiser
 
 Metrics = dict[str, Array]
 Objective = Callable[[Any, "Batch", Array], tuple[Array, Metrics]]
+
+
+class LanguageModel(Protocol):
+    """What predicts the next byte."""
+
+    def logits(self, params: Any, x: Array) -> Array:
+        """Logits (N, T, V) of the byte after each of x (N, T)."""
 
 
 class Batch(NamedTuple):
@@ -43,7 +50,7 @@ def cross_entropy(logits: Array, y: Array) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
 
-def next_byte(model: Autoregressive) -> Objective:
+def next_byte(model: LanguageModel) -> Objective:
     """The references' objective: cross-entropy of the next byte."""
 
     def loss(params: Any, batch: Batch, key: Array) -> tuple[Array, Metrics]:

@@ -52,7 +52,7 @@ class Recipe:
     """
 
     name: str
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, Any]
     choices: Mapping[str, Any]
 
 

@@ -21,7 +21,7 @@ from spheroid_jax.partition import (
     difference,
     masked_mean,
 )
-from spheroid_jax.rounds.worker import local_phase
+from spheroid_jax.rounds.worker import local_phase, renewed
 
 
 class RoundState(NamedTuple):
@@ -46,13 +46,17 @@ RoundFunction = Callable[[RoundState, Array, Array], tuple[RoundState, Metrics]]
 
 
 class Engine(NamedTuple):
-    """The four choices that make a method, and its number of replicas."""
+    """The four choices that make a method, and its number of replicas.
+
+    ``keep_inner`` says whether a worker's optimizer state outlives a round.
+    """
 
     partition: Partition
     objective: Objective
     inner: optax.GradientTransformation
     outer: optax.GradientTransformation
     replicas: int
+    keep_inner: bool = True
 
 
 def init_state(engine: Engine, params: Params, key: Array) -> RoundState:
@@ -94,6 +98,8 @@ def train_workers(
     keys = worker_keys(key, engine.partition.count, engine.replicas)
 
     def one(part: Any, state: Any, windows: Array, block: Array, key: Array) -> Any:
+        if not engine.keep_inner:
+            state = renewed(engine.inner, part, state)
         return local_phase(
             engine.objective, engine.inner, part, state, windows, block, key
         )

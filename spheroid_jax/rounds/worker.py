@@ -1,5 +1,6 @@
 """A worker's local phase: H optimizer steps on its own part and its own data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ def inner_optimizer(
     b2: float = 0.95,
     weight_decay: float = 0.1,
     clip: float = 1.0,
+    adamw: Callable[..., optax.GradientTransformation] = optax.adamw,
 ) -> optax.GradientTransformation:
     """AdamW with linear warm-up and cosine decay over all of a worker's local steps.
 
@@ -45,6 +47,7 @@ def inner_optimizer(
       b2: decay of the second moment.
       weight_decay: decoupled, on the matrices of the layers.
       clip: global gradient norm; zero means no clipping.
+      adamw: ``optax.adamw``, or what takes its arguments.
     """
     schedule = optax.warmup_cosine_decay_schedule(
         init_value=learning_rate / (warmup_steps + 1),
@@ -54,10 +57,26 @@ def inner_optimizer(
         decay_steps=max(total_steps, warmup_steps + 1),
         end_value=learning_rate * final_lr_fraction,
     )
-    adamw = optax.adamw(schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays)
+    steps = adamw(schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays)
     if not clip:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(clip), adamw)
+        return steps
+    return optax.chain(optax.clip_by_global_norm(clip), steps)
+
+
+def renewed(
+    inner: optax.GradientTransformation, part: Any, opt_state: optax.OptState
+) -> optax.OptState:
+    """A fresh optimizer state that stays at its place in the schedule."""
+
+    def is_schedule(state: Any) -> bool:
+        return isinstance(state, optax.ScaleByScheduleState)
+
+    return jax.tree.map(
+        lambda new, old: old if is_schedule(new) else new,
+        inner.init(part),
+        opt_state,
+        is_leaf=is_schedule,
+    )
 
 
 def local_phase(

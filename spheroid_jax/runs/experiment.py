@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from spheroid_jax.runs.methods import (
     grid_levels,
     noise_levels,
 )
+from spheroid_jax.runs.opening import corpus_facts, corpus_lines, environment
 from spheroid_jax.runs.workdir import as_json, open_workdir
 
 SUMMARY_FORMAT = 1
@@ -109,15 +109,9 @@ def _opening(
 ) -> list[str]:
     """What a reader of the screen needs to know before the first round."""
     m, t, d = config.model, config.train, config.data
-    entropies = data.byte_entropies(corpus.valid)
     lines = [
         f"{config.name} ({config.size}) in {workdir}",
-        f"corpus: {corpus.name}, {len(corpus.train):,} bytes to train on, "
-        f"{len(corpus.valid):,} to validate on ({corpus.source})",
-        "a byte of it costs "
-        f"{math.log(256):.3f} nats to a model that knows nothing, "
-        f"{entropies[0]:.3f} to one that knows byte frequencies, "
-        f"{entropies[1]:.3f} to one that sees one byte back",
+        *corpus_lines(corpus),
         f"every method takes {t.rounds} rounds x {t.local_steps} steps, "
         f"{d.batch} windows of {d.seq_len} bytes per worker and step",
     ]
@@ -153,21 +147,13 @@ def _summary(
         "size": config.size,
         "command": command,
         "seed": config.seed,
-        "corpus": {
-            "name": corpus.name,
-            "sha256": corpus.sha256,
-            "train_bytes": len(corpus.train),
-            "valid_bytes": len(corpus.valid),
-            "source": corpus.source,
-            "entropies": list(data.byte_entropies(corpus.valid)),
-            "notes": list(corpus.notes),
-        },
+        "corpus": corpus_facts(corpus),
         "params": headline["params"],
         "train_flops": headline["train_flops"],
         "seconds": round(seconds, 2),
         "methods": methods,
         "results": results,
-        "environment": _environment(),
+        "environment": environment(),
         "config": as_json(config),
     }
     for t in trained:
@@ -209,13 +195,3 @@ def _named_results(trained: _Trained) -> dict[str, Any]:
         results["ppl_chain"] = math.exp(results["ce_chain"])
         results["bpb_chain"] = results["ce_chain"] / math.log(2)
     return results
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        "devices": str(jax.device_count()),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }

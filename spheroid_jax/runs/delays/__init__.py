@@ -1,0 +1,1 @@
+"""Outer optimizers under delay: one compiled program a method, runs as its axes."""

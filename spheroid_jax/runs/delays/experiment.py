@@ -1,0 +1,173 @@
+"""A delayed run or sweep: all methods at all settings, a table, a picture, verdicts."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from spheroid_jax import data
+from spheroid_jax.reports.delays.names import method_label
+from spheroid_jax.reports.delays.report import write_report
+from spheroid_jax.reports.tables import duration
+from spheroid_jax.runs.delays import execute
+from spheroid_jax.runs.delays.jobs import Cell, Job, plan, room
+from spheroid_jax.runs.delays.program import build_model
+from spheroid_jax.runs.delays.results import Results
+from spheroid_jax.runs.opening import corpus_facts, corpus_lines, environment
+from spheroid_jax.runs.workdir import as_json, open_workdir
+
+SUMMARY_FORMAT = 1
+Say = Callable[[str], None]
+
+
+def run_delayed(
+    config: ConfigDict, workdir: Path, *, resume: bool, command: str, say: Say = print
+) -> dict[str, Any]:
+    """Runs every method at every setting, and reports them together.
+
+    Args:
+      config: a valid configuration of kind ``delays``, with or without a ``sweep``.
+      workdir: the run directory; with ``resume`` it must hold the run.
+      resume: whether to go on; what is finished isn't run again.
+      command: what to type to get this again.
+      say: prints a line for the user.
+
+    Returns:
+      The summary that is written to ``summary.json``.
+    """
+    began = time.perf_counter()
+    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
+    for note in corpus.notes:
+        say(f"NOTE: {note}")
+    cells = plan(config, corpus.sha256)
+    # Before the run directory is claimed: a mistyped path mustn't use it up.
+    execute.check_windows(corpus, cells)
+    most = room(cells)
+    open_workdir(workdir, config, resume)
+    results = Results(workdir)
+    for line in _opening(config, corpus, cells, workdir):
+        say(line)
+    executor = execute.Executor(corpus, most)
+    at_once = config.sweep.cells_at_once if "sweep" in config else 1
+    _run_all(cells, results, executor, at_once, say)
+    summary = _summary(config, corpus, cells, results)
+    # Of earlier sessions only the jobs' own time is known; of this one, everything.
+    spent = sum(row["seconds"] for row in _distinct(cells, results))
+    seconds = max(spent, time.perf_counter() - began)
+    summary |= {"command": command, "seconds": round(seconds, 2)}
+    write_report(workdir, summary)
+    return summary
+
+
+def _run_all(
+    cells: Sequence[Cell],
+    results: Results,
+    executor: execute.Executor,
+    at_once: int,
+    say: Say,
+) -> None:
+    every = {job.identity: (job, cell) for cell in cells for job in cell.jobs}
+    left = [job for job, _ in every.values() if results.get(job.identity) is None]
+    done = len(every) - len(left)
+    if done:
+        say(f"{done} of {len(every)} finished before, not run again")
+    began, fresh = time.perf_counter(), 0
+    for jobs in execute.chunks(left, at_once):
+        for job, result in zip(jobs, executor.run(jobs), strict=True):
+            results.add(job.identity, result)
+            done, fresh = done + 1, fresh + 1
+            rest = (time.perf_counter() - began) / fresh * (len(left) - fresh)
+            cell = every[job.identity][1]
+            say(_line(job, cell, result, f"{done}/{len(every)}", rest))
+
+
+def _line(job: Job, cell: Cell, result: dict[str, Any], count: str, rest: float) -> str:
+    """Progress: what was finished, how it ended, and how long the others will take."""
+    finite = [x for x in result["final"] if x is not None]
+    lost = len(result["final"]) - len(finite)
+    loss = f"{np.mean(finite):.3f}" if finite else "not finite"
+    if finite and lost:
+        loss += f" ({lost} of {len(result['final'])} seeds not finite)"
+    elif finite and any(result["diverged"]):
+        loss += " (above chance)"
+    where = " ".join(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in cell.settings.items())
+    left = f", {duration(rest)} left" if rest else ""
+    name = method_label(job.method, {"name": job.recipe.name})
+    return (
+        f"  {count:>7}  {name}, {where}: loss {loss} in {result['seconds']:.0f}s{left}"
+    )
+
+
+def _opening(
+    config: ConfigDict, corpus: data.Corpus, cells: Sequence[Cell], workdir: Path
+) -> list[str]:
+    """What a reader of the screen needs to know before the first result."""
+    t, d, m = config.train, config.data, config.model
+    jobs = {job.identity for cell in cells for job in cell.jobs}
+    programs = {job.program for cell in cells for job in cell.jobs}
+    return [
+        f"{config.name} ({config.size}) in {workdir}",
+        *corpus_lines(corpus),
+        f"a decoder of {m.layers} layers of width {m.width}, "
+        f"{_count(config):,} parameters; {t.replicas} workers, {t.rounds} rounds x "
+        f"{t.local_steps} steps of {d.batch} windows of {d.seq_len} bytes",
+        f"{len(jobs)} runs of {config.seeds} "
+        f"seed{'s' * (config.seeds > 1)}, {len(programs)} programs to compile",
+    ]
+
+
+def _summary(
+    config: ConfigDict, corpus: data.Corpus, cells: Sequence[Cell], results: Results
+) -> dict[str, Any]:
+    sweep = config.get("sweep")
+    used = dict.fromkeys(job.method for cell in cells for job in cell.jobs)
+    rows = [
+        {
+            **(results.get(job.identity) or {}),
+            "method": job.method,
+            "settings": cell.settings,
+            "recipe": {"name": job.recipe.name, **job.recipe.numbers},
+        }
+        for cell in cells
+        for job in cell.jobs
+    ]
+    return {
+        "format": SUMMARY_FORMAT,
+        "kind": config.kind,
+        "name": config.name,
+        "size": config.size,
+        "corpus": corpus_facts(corpus),
+        "chance": execute.CHANCE,
+        "model": {
+            "params": _count(config),
+            "layers": config.model.layers,
+            "width": config.model.width,
+        },
+        "workers": config.train.replicas,
+        "local_steps": config.train.local_steps,
+        "rounds": config.train.rounds,
+        "seeds": config.seeds,
+        "x": sweep.axis if sweep else "",
+        "panel": sweep.panel if sweep else "",
+        "log_x": sweep.log_x if sweep else False,
+        "methods": list(used),
+        "recipes": {name: config.recipes[name] for name in used},
+        "rows": rows,
+        "environment": environment(),
+        "config": as_json(config),
+    }
+
+
+def _distinct(cells: Sequence[Cell], results: Results) -> list[dict[str, Any]]:
+    """Results without those that several cells share counted twice."""
+    identities = {job.identity for cell in cells for job in cell.jobs}
+    return [r for i in identities if (r := results.get(i)) is not None]
+
+
+def _count(config: ConfigDict) -> int:
+    shapes = jax.eval_shape(build_model(config).init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -1,0 +1,167 @@
+"""The compiled program of a method: rounds, workers, steps and seeds in one call."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from ml_collections import ConfigDict
+
+from spheroid_jax import partition
+from spheroid_jax.delivery import fragment_labels, strided, unstack_layers
+from spheroid_jax.evaluation import reference_evaluator
+from spheroid_jax.models import Llama, LlamaShape
+from spheroid_jax.objectives import next_byte
+from spheroid_jax.optim.quantized import adamw_8bit
+from spheroid_jax.optim.recipes import Recipe, build_outer
+from spheroid_jax.rounds import Engine, inner_optimizer
+from spheroid_jax.rounds.delayed import Delivery, simulate
+from spheroid_jax.rounds.partial import PartialSync, simulate_partial
+from spheroid_jax.runs.delays.schedules import in_parts
+
+
+class Run(NamedTuple):
+    """What a run leaves behind.
+
+    Attributes:
+      losses: on validation, nats per byte, after each ``eval.every`` rounds.
+      metrics: of each round.
+    """
+
+    losses: Array
+    metrics: dict[str, Array]
+
+
+Program = Callable[[Mapping[str, Array], Array, Array, Array, Any], Run]
+
+
+def build_model(config: ConfigDict) -> Llama:
+    """The decoder of a configuration."""
+    m = config.model
+    return Llama(
+        LlamaShape(
+            width=m.width,
+            layers=m.layers,
+            heads=m.heads,
+            kv_heads=m.kv_heads,
+            mlp_width=m.mlp_width,
+            compute_dtype=m.compute_dtype,
+            remat=m.remat,
+        )
+    )
+
+
+def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Program:
+    """Compiles, on its first call, all runs of one method.
+
+    The program maps ``(numbers of the recipe, leaves (J,); keys (S,); windows (S, R, 1,
+    M, H, N, T+1); validation windows; schedules, leaves (J, S, R, ...))`` to a ``Run``
+    with leading axes (J, S): J settings of the same method, S seeds.
+
+    Args:
+      config: everything but seeds, delays and the recipe's numbers is compiled in.
+      recipe: only its name and its choices are.
+      max_delay: rounds there is room for.
+    """
+
+    def one(
+        numbers: Mapping[str, Array],
+        key: Array,
+        windows: Array,
+        validation: Array,
+        schedule: Any,
+    ) -> Run:
+        traced = Recipe(recipe.name, numbers, recipe.choices)
+        return _run(config, traced, max_delay, key, windows, validation, schedule)
+
+    seeds = jax.vmap(one, in_axes=(None, 0, 0, None, 0))
+    return jax.jit(jax.vmap(seeds, in_axes=(0, None, None, None, 0)))
+
+
+def _run(
+    config: ConfigDict,
+    recipe: Recipe,
+    max_delay: int,
+    key: Array,
+    windows: Array,
+    validation: Array,
+    schedule: Any,
+) -> Run:
+    model = build_model(config)
+    init_key, round_key, eval_key = jax.random.split(key, 3)
+    params = model.init(init_key)
+    judge = reference_evaluator(model, config.eval.batch)
+
+    def evaluate(params: Any) -> Array:
+        return judge(params, validation, eval_key)["ce"]
+
+    def engine(outer: optax.GradientTransformation) -> Engine:
+        low = config.train.precision == "bf16_8bit"
+        return Engine(
+            partition.everything(jnp.bfloat16 if low else None),
+            next_byte(model),
+            _inner(config),
+            outer,
+            config.train.replicas,
+            config.train.keep_inner,
+        )
+
+    every = config.eval.every
+    if in_parts(config):
+        fragments = config.sync.fragments
+        labels = fragment_labels(
+            unstack_layers(params),
+            strided(config.model.layers, fragments),
+            rest="fragment_0",
+        )
+        outer = build_outer(recipe, fragments=labels)
+        sync = PartialSync(
+            labels,
+            tuple(sorted(set(jax.tree.leaves(labels)))),
+            max_delay,
+            outer.weigh,
+            aware=recipe.name == "pa_cgad",
+            mixing=config.sync.mixing,
+        )
+        _, metrics, losses = simulate_partial(
+            engine(outer.transformation),
+            sync,
+            params,
+            round_key,
+            windows,
+            schedule,
+            evaluate,
+            every,
+        )
+    else:
+        delays, active = schedule
+        outer = build_outer(recipe)
+        _, metrics, losses = simulate(
+            engine(outer.transformation),
+            Delivery(config.delay.protocol, max_delay, outer.weigh),
+            params,
+            round_key,
+            windows,
+            delays,
+            active,
+            evaluate,
+            every,
+        )
+    return Run(losses, metrics)
+
+
+def _inner(config: ConfigDict) -> optax.GradientTransformation:
+    t = config.train
+    return inner_optimizer(
+        t.learning_rate,
+        t.rounds * t.local_steps,
+        warmup_steps=t.warmup_steps,
+        final_lr_fraction=t.final_lr_fraction,
+        b1=t.b1,
+        b2=t.b2,
+        weight_decay=t.weight_decay,
+        clip=t.clip,
+        adamw=adamw_8bit if t.precision == "bf16_8bit" else optax.adamw,
+    )

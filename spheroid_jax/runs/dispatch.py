@@ -1,0 +1,69 @@
+"""Which function runs a configuration, by its kind and by whether it is a sweep."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spheroid_jax.commandline import Options
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.reports.delays import report as delay_report
+from spheroid_jax.reports.report import CURVES, REPORT, render_summary
+from spheroid_jax.reports.sweep_report import PICTURE, render_sweep
+from spheroid_jax.runs.delays.experiment import run_delayed
+from spheroid_jax.runs.experiment import run_experiment
+from spheroid_jax.runs.session import fresh_command
+from spheroid_jax.runs.sweep import run_sweep
+
+Summary = dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """How a kind of experiment is run and shown.
+
+    Attributes:
+      run: ``(config, workdir, *, resume, command) -> summary``.
+      render: a summary as text for the screen.
+      picture: the name of the picture that ``run`` leaves in its directory.
+    """
+
+    run: Callable[..., Summary]
+    render: Callable[[Summary], str]
+    picture: Callable[[Summary], str]
+
+
+_DELAYS = Kind(run_delayed, delay_report.render, delay_report.picture)
+RUNS = {
+    "blocks": Kind(run_experiment, render_summary, lambda _: CURVES),
+    "delays": _DELAYS,
+}
+SWEEPS = {
+    "blocks": Kind(run_sweep, render_sweep, lambda _: PICTURE),
+    "delays": _DELAYS,
+}
+
+
+def run(options: Options, workdir: Path) -> None:
+    """Runs a configuration that is no sweep, and reports it into ``workdir``."""
+    if "sweep" in options.config:
+        name = options.config.name
+        raise ConfigError(f"{name} is a sweep: use python -m experiments.sweep")
+    _perform(RUNS[options.config.kind], options, workdir)
+
+
+def sweep(options: Options, workdir: Path) -> None:
+    """Runs every cell of a sweep, and reports them together into ``workdir``."""
+    if "sweep" not in options.config:
+        name = options.config.name
+        raise ConfigError(f"{name} is no sweep: use python -m experiments.run")
+    _perform(SWEEPS[options.config.kind], options, workdir)
+
+
+def _perform(kind: Kind, options: Options, workdir: Path) -> None:
+    summary = kind.run(
+        options.config,
+        workdir,
+        resume=options.resume,
+        command=fresh_command(options.command),
+    )
+    print(kind.render(summary))
+    print(f"report: {workdir}/{REPORT}   picture: {workdir}/{kind.picture(summary)}")
