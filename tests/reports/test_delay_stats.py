@@ -4,6 +4,7 @@ import pytest
 
 from spheroid_jax.reports.delays.stats import (
     Paired,
+    answer,
     change,
     differences,
     paired,
@@ -89,3 +90,14 @@ def test_the_factor_of_a_ratio_of_deviations_is_the_root_of_f() -> None:
     assert spread_factor(5, 5) == pytest.approx(math.sqrt(6.3882), rel=1e-4)
     assert spread_factor(2, 2) == pytest.approx(math.sqrt(161.45), rel=1e-4)
     assert spread_factor(1, 5) == math.inf
+
+
+def test_a_run_without_a_loss_is_not_lower_than_one_with() -> None:
+    fine, lost, some = cell(2.0, 2.1), cell(math.nan, math.nan), cell(1.0, math.nan)
+    assert answer([fine], [lost]) == "yes"
+    assert answer([lost], [fine]) == "no"
+    assert answer([lost], [lost]) == "unsure"
+    assert answer([some], [fine]) == "unsure", "the seeds that are left are no sample"
+    assert answer([fine], [some]) == "unsure"
+    assert answer([cell(1.5, 1.6)], [fine]) == "yes"
+    assert answer([fine, fine], [fine, lost]) == "yes"

@@ -163,6 +163,7 @@ def test_delay_aware_methods_survive_or_not_and_adam_with_them() -> None:
         (1.7, "yes"),
         (2.1, "no"),
         ([None, None, None], "no"),
+        ([2.0, 2.0, 9.0], "no"),
         ([2.0, 2.3, 1.9], "unsure"),
     ],
 )
@@ -173,12 +174,20 @@ def test_cgad_is_flat_in_the_delay(late: Any, expected: str) -> None:
     if late == 2.1:
         assert "at tau = 16, against tau = 0: +0.100" in because
         assert "Age-blind Adam there: +0.020" in because
+    early = make({"cgad": {0: [2.0, None, 2.0], 16: 2.0}})
+    assert outcome(early, "CGAD loses at most")[0] == "unsure"
     one = make({"cgad": {8: 2.0}})
     assert outcome(one, "CGAD loses at most")[0] == "unsure"
 
 
 @pytest.mark.parametrize(
-    ("decay", "expected"), [(2.03, "yes"), (2.2, "no"), ([1.8, 2.0, 2.2], "unsure")]
+    ("decay", "expected"),
+    [
+        (2.03, "yes"),
+        (2.2, "no"),
+        ([1.99, 2.0, None], "no"),
+        ([1.8, 2.0, 2.2], "unsure"),
+    ],
 )
 def test_one_age_makes_the_gate_vanish(decay: Any, expected: str) -> None:
     same = {0: 2.0, 8: 2.0}
@@ -200,6 +209,7 @@ def test_one_age_makes_the_gate_vanish(decay: Any, expected: str) -> None:
         (2.1, "no"),
         ([1.5, 2.0, 2.3], "unsure"),
         ([1.9, 2.0, None], "unsure"),
+        ([None, None, None], "no"),
     ],
 )
 def test_the_gate_helps_where_ages_vary(cgad: Any, expected: str) -> None:
@@ -224,6 +234,12 @@ def test_pa_cgad_is_lower_or_not_where_updates_are_dropped() -> None:
     assert found(2.1) == "no"
     assert found(2.2) == "no"
     assert found([2.0]) == "unsure"
+    # At any delay, as long as something is dropped.
+    delays = {"pa_cgad": {0: 2.0, 8: 2.0}, "cgad": {0: 2.2, 8: 2.0}}
+    summary = make(delays, "partial_sync", panel="delay.drop", value=0.3)
+    assert "mean at tau = 0, 8: -0.100" in outcome(summary, "PA-CGAD ends lower")[1]
+    summary = make(delays, "partial_sync", panel="delay.drop", value=0.0)
+    assert outcome(summary, "PA-CGAD ends lower") == ("unsure", "Nothing was dropped.")
     missing = make({"cgad": {0.3: 2.0}}, name="partial_sync", x="delay.drop")
     assert outcome(missing, "PA-CGAD ends lower")[0] == "unsure"
 
@@ -264,7 +280,13 @@ def test_alpha_is_robust_or_not_at_each_delay() -> None:
 
 @pytest.mark.parametrize(
     ("late", "expected"),
-    [(3.0, "yes"), (1.5, "no"), ([1.0, 2.0, 3.5], "part"), (None, "unsure")],
+    [
+        (3.0, "yes"),
+        ([None] * 3, "yes"),
+        (1.5, "no"),
+        ([1.0, 2.0, 3.5], "part"),
+        (None, "unsure"),
+    ],
 )
 def test_the_ranking_holds_as_local_steps_grow(late: Any, expected: str) -> None:
     nesterov = {8: 3.0, 32: 3.0} | ({128: late} if late else {})
@@ -329,6 +351,7 @@ def test_cgad_is_lower_than_tuned_nesterov_or_not() -> None:
     assert outcome(grid(**tuned, cgad={8: 2.6, 16: 3.0}), claim)[0] == "no"
     assert outcome(grid(**tuned, cgad={8: 2.6, 16: 2.2}), claim)[0] == "part"
     assert outcome(grid(**tuned, cgad={8: [2.0, 2.9, 2.5]}), claim)[0] == "unsure"
+    assert outcome(grid(**tuned, cgad={8: [None] * 3}), claim)[0] == "no"
     assert outcome(grid(**tuned), claim)[0] == "unsure"
 
 
@@ -337,6 +360,17 @@ def test_the_best_pair_is_named_and_the_end_of_the_grid() -> None:
     (best,) = [s for s in said if s.startswith("Best")]
     assert "2/0.9 (2.000) at tau = 0 and 1/0 (2.500) at tau = 8;" in best
     assert best.endswith("The rate is an end of the grid at tau = 0, 8.")
+
+
+def test_a_grid_is_counted_and_not_told_one_by_one() -> None:
+    cells = {"n1_0": {0: 2.1, 8: 2.5}, "n2_9": {0: 2.0, 8: 9.0}, "cgad": FLAT}
+    said = observations(grid(**cells))
+    assert not any(s.startswith("Nesterov") for s in said)
+    assert "Settings of Nesterov that end below chance: 2 of 2 at tau = 0, " in said[-1]
+    assert "1 of 2 at tau = 8" in said[-1]
+    elsewhere = grid(**cells) | {"name": "delay_sweep"}
+    assert any(s.startswith("Nesterov 2/0.9") for s in observations(elsewhere))
+    assert not any(s.startswith("Best") for s in observations(elsewhere))
 
 
 @pytest.mark.parametrize(

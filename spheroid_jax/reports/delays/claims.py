@@ -16,7 +16,13 @@ from spheroid_jax.reports.delays.judgement import (
     Outcome,
 )
 from spheroid_jax.reports.delays.names import listing
-from spheroid_jax.reports.delays.stats import MARGIN, Paired, differences, paired
+from spheroid_jax.reports.delays.stats import (
+    MARGIN,
+    Paired,
+    answer,
+    differences,
+    paired,
+)
 from spheroid_jax.reports.delays.summary import Cell, Sweep
 from spheroid_jax.reports.delays.where import among, at, within
 from spheroid_jax.reports.tables import nats
@@ -89,8 +95,10 @@ def cgad_flat(sweep: Sweep) -> list[Judgement]:
     if len(line) < 2:
         return [Judgement(claim, "unsure", "It was run at fewer than two delays.")]
     start, *rest = line
-    if lost := [x for x in line if line[x].failed]:
-        return [Judgement(claim, "no", f"It diverges{among(sweep, lost)}.")]
+    if lost := [x for x in line if not line[x].learned]:
+        outcome: Outcome = "unsure" if start in lost else "no"
+        because = f"Not all of its seeds end below chance{among(sweep, lost)}."
+        return [Judgement(claim, outcome, because)]
     rises = differences({x: line[x] for x in rest}, dict.fromkeys(rest, line[start]))
     if not rises:
         return [Judgement(claim, "unsure", "No seed is finite at both delays.")]
@@ -119,6 +127,12 @@ def same_at_fixed_age(sweep: Sweep) -> list[Judgement]:
     }
     if not found:
         return [Judgement(claim, "unsure", "No two of them were run with one age.")]
+    for x in sweep.xs:
+        lost = {m: line[x].lost for m, line in lines.items() if x in line}
+        if len(set(lost.values())) > 1:
+            each = listing([f"{n} of {sweep.label(m)}" for m, n in lost.items()])
+            because = f"Seeds without a finite loss{at(sweep, x)}: {each}."
+            return [Judgement(claim, "no", because)]
     a, b, x = max(found, key=lambda key: abs(found[key].mean))
     because = (
         f"The largest difference is {sweep.label(a)} minus {sweep.label(b)}"
@@ -146,10 +160,12 @@ def gate_with_varying_ages(sweep: Sweep) -> list[Judgement]:
 def pa_cgad_lower(sweep: Sweep) -> list[Judgement]:
     """Ages per fragment help where fragments are synchronised irregularly."""
     claim = "PA-CGAD ends lower than CGAD under irregular schedules"
-    return [
+    found = [
         _lower(sweep, claim, "pa_cgad", "cgad", panel, within(sweep, panel))
         for panel in sweep.panels
+        if not (sweep.panel == DROP and panel == 0)
     ]
+    return found or [Judgement(claim, "unsure", "Nothing was dropped.")]
 
 
 def gate_before(sweep: Sweep) -> list[Judgement]:
@@ -188,15 +204,13 @@ def _lower(
     names = f"{sweep.label(ours)} minus {sweep.label(theirs)}"
     if not both:
         return Judgement(claim, "unsure", f"{where}{names} has no place in common.")
-    found = paired([mine[x] for x in both], [others[x] for x in both])
-    if found is None:
-        return Judgement(claim, "unsure", f"{where}no seed is finite for both.")
+    sides = [mine[x] for x in both], [others[x] for x in both]
     over = f", mean{among(sweep, both)}" if len(both) > 1 else at(sweep, both[0])
-    because = f"{where}{names}{over}: {found}."
-    lost = sum(mine[x].lost for x in both), sum(others[x].lost for x in both)
+    because = f"{where}{names}{over}: {paired(*sides) or 'no seed in common'}."
+    lost = [sum(cell.lost for cell in side) for side in sides]
     if any(lost):
         because += f" Runs without a finite loss: {lost[0]} against {lost[1]}."
-    return Judgement(claim, found.better if not any(lost) else "unsure", because)
+    return Judgement(claim, answer(*sides), because)
 
 
 def _by_tau(sweep: Sweep, method: str, panel: Any) -> dict[Any, Cell]:
@@ -212,8 +226,9 @@ def _by_tau(sweep: Sweep, method: str, panel: Any) -> dict[Any, Cell]:
 
 def _delayed(sweep: Sweep, method: str, panel: Any) -> dict[Any, Cell]:
     """Cells where something is late or lost: without a zero delay or drop rate."""
+    regular = sweep.x == DROP or (sweep.x == TAU and sweep.panel != DROP)
     line = sweep.line(method, panel)
-    return {x: c for x, c in line.items() if not (sweep.x in (TAU, DROP) and x == 0)}
+    return {x: cell for x, cell in line.items() if not (regular and x == 0)}
 
 
 def _pair(ours: Cell, theirs: Cell) -> Paired | None:

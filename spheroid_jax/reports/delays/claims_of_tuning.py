@@ -1,14 +1,17 @@
 """Claims on hyper-parameters and on the spread over seeds, judged by the numbers."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from spheroid_jax.reports.delays.judgement import LARGE, TAU, Judgement, Outcome
 from spheroid_jax.reports.delays.names import listing, value_label
 from spheroid_jax.reports.delays.stats import (
     MARGIN,
-    Paired,
+    Answer,
+    answer,
     change,
+    differences,
     paired,
     spread_factor,
 )
@@ -85,16 +88,19 @@ def one_setting(sweep: Sweep) -> list[Judgement]:
 def cgad_beats_tuned(sweep: Sweep) -> list[Judgement]:
     """At large delays CGAD ends lower than the best of Nesterov's grid."""
     claim = f"CGAD ends lower than tuned Nesterov at tau >= {LARGE}"
-    found = _against(sweep, "cgad", _large(sweep))
-    if not found:
+    best = {x: one.cell for x, one in _large(sweep).items()}
+    cgad, adam = (sweep.line(m, sweep.panels[0]) for m in ("cgad", "adam"))
+    places = [x for x in best if x in cgad]
+    if not places:
         return [Judgement(claim, "unsure", _NO_GRID)]
-    parts = [f"{gap}{at(sweep, x)}" for x, gap in found.items()]
+    gaps = {x: paired([cgad[x]], [best[x]]) or "no finite seed" for x in places}
+    parts = [f"{gap}{at(sweep, x)}" for x, gap in gaps.items()]
     because = f"CGAD minus the best pair: {listing(parts)}."
-    adam = _against(sweep, "adam", _large(sweep))
-    if adam:
-        parts = [f"{change(gap.mean)}{at(sweep, x)}" for x, gap in adam.items()]
+    if own := differences(adam, best):
+        parts = [f"{change(gap.mean)}{at(sweep, x)}" for x, gap in own.items()]
         because += f" Age-blind Adam minus it: {listing(parts)}."
-    return [Judgement(claim, _all([gap.better for gap in found.values()]), because)]
+    answers = [answer([cgad[x]], [best[x]]) for x in places]
+    return [Judgement(claim, _all(answers), because)]
 
 
 def alpha_robust(sweep: Sweep) -> list[Judgement]:
@@ -134,11 +140,11 @@ def ranking_holds(sweep: Sweep) -> list[Judgement]:
         for number, ours in enumerate(sweep.methods):
             for theirs in sweep.methods[number + 1 :]:
                 a, b = sweep.line(ours, panel), sweep.line(theirs, panel)
-                gaps = [paired([a[x]], [b[x]]) for x in xs if x in a and x in b]
-                if len(gaps) < max(2, len(xs)) or _clear(gaps[0]) is None:
+                found_at = [_order(a[x], b[x]) for x in xs if x in a and x in b]
+                if len(found_at) < max(2, len(xs)) or found_at[0] is None:
                     continue
                 clear += 1
-                first, later = _clear(gaps[0]), [_clear(gap) for gap in gaps[1:]]
+                first, *later = found_at
                 pair = f"{sweep.label(ours)} and {sweep.label(theirs)}"
                 if any(one not in (None, first) for one in later):
                     turned.append(pair)
@@ -211,14 +217,7 @@ def _large(sweep: Sweep) -> dict[Any, Best]:
     }
 
 
-def _against(sweep: Sweep, method: str, best: dict[Any, Best]) -> dict[Any, Paired]:
-    """A method minus the best pair, by delay."""
-    line = sweep.line(method, sweep.panels[0])
-    gaps = {x: paired([line[x]], [one.cell]) for x, one in best.items() if x in line}
-    return {x: gap for x, gap in gaps.items() if gap is not None}
-
-
-def _all(answers: list[Any]) -> Outcome:
+def _all(answers: Sequence[Answer]) -> Outcome:
     """One outcome for the same question at several places."""
     if set(answers) == {"yes"}:
         return "yes"
@@ -227,6 +226,8 @@ def _all(answers: list[Any]) -> Outcome:
     return "unsure" if "unsure" in answers else "no"
 
 
-def _clear(gap: Paired | None) -> str | None:
-    """The sign of a difference that is outside the noise."""
-    return gap.outcome if gap and gap.outcome in ("lower", "higher") else None
+def _order(ours: Cell, theirs: Cell) -> bool | None:
+    """Whether ours is clearly lower, or clearly higher; None within the noise."""
+    if answer([ours], [theirs]) == "yes":
+        return True
+    return False if answer([theirs], [ours]) == "yes" else None

@@ -4,7 +4,7 @@
 ``curves.png``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from spheroid_jax.reports.delays.names import field_label
 from spheroid_jax.reports.delays.plots import plot, single
 from spheroid_jax.reports.delays.published import published
 from spheroid_jax.reports.delays.summary import Sweep, read
-from spheroid_jax.reports.delays.tuning import best_pairs
+from spheroid_jax.reports.delays.tuning import best_pairs, is_tuning
 from spheroid_jax.reports.delays.verdicts import judge, observations, verdicts
 from spheroid_jax.reports.files import write_atomic
 from spheroid_jax.reports.report import COLUMNS, CURVES, REPORT, wrap, write_summary
 from spheroid_jax.reports.sweep_report import PICTURE
-from spheroid_jax.reports.tables import duration, nats, si
+from spheroid_jax.reports.tables import Table, duration, nats, si
 
 UNITS = (
     "Loss in nats per byte of validation text, mean over seeds ± sample standard "
@@ -89,14 +89,17 @@ def render_report(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def _special(sweep: Sweep) -> list[Any]:
+def _special(sweep: Sweep) -> list[Table]:
     """Further tables that some experiments are about."""
     found = []
     if sweep.raw.get("name") == "seed_variance":
         found.append(tables.spread_table(sweep))
-    for panel in tables.panels(sweep):
-        if best_pairs(sweep, panel):
-            found.append(tables.tuning_table(sweep, panel))
+    if is_tuning(sweep):
+        found += [
+            tables.tuning_table(sweep, panel)
+            for panel in tables.panels(sweep)
+            if best_pairs(sweep, panel)
+        ]
     return found
 
 
@@ -146,7 +149,7 @@ def _setup(summary: Mapping[str, Any]) -> str:
     return f"{', '.join(known)}." if known else ""
 
 
-def _items(lines: list[Any]) -> str:
+def _items(lines: Sequence[object]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 

@@ -126,6 +126,22 @@ def differences(
     return {x: found for x, found in pairs.items() if found is not None}
 
 
+def answer(ours: Sequence[Cell], theirs: Sequence[Cell]) -> Answer:
+    """Whether ours are lower, with runs that ended without a loss counted as such.
+
+    A side that lost no seed beats one that lost all in some cell. Where only some
+    seeds are lost, those that are left are no fair sample: ``unsure``.
+    """
+    gone = [any(not cell.finite for cell in side) for side in (ours, theirs)]
+    lost = [sum(cell.lost for cell in side) for side in (ours, theirs)]
+    if gone[0] and not lost[1]:
+        return "no"
+    if gone[1] and not lost[0]:
+        return "yes"
+    found = paired(ours, theirs)
+    return "unsure" if found is None or any(lost) else found.better
+
+
 def change(value: float) -> str:
     """A difference with its sign; one that rounds to nothing is no negative zero.
 

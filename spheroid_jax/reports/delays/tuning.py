@@ -25,6 +25,11 @@ class Best:
     rival: Cell | None
 
 
+def is_tuning(sweep: Sweep) -> bool:
+    """Whether the experiment is about a grid of Nesterov's settings."""
+    return sweep.raw.get("name") == "tuned_nesterov"
+
+
 def best_pairs(sweep: Sweep, panel: Any) -> dict[Any, Best]:
     """The best of the grid by place on the axis.
 

@@ -10,7 +10,7 @@ from spheroid_jax.reports.delays.names import field_label, listing
 from spheroid_jax.reports.delays.stats import change, differences
 from spheroid_jax.reports.delays.summary import Cell, Sweep, read
 from spheroid_jax.reports.delays.tables import panels
-from spheroid_jax.reports.delays.tuning import best_pairs, ends_of_grid
+from spheroid_jax.reports.delays.tuning import best_pairs, ends_of_grid, is_tuning
 from spheroid_jax.reports.delays.where import among, at, within
 from spheroid_jax.reports.tables import nats
 
@@ -87,6 +87,8 @@ def _divergence(sweep: Sweep, panel: Any) -> list[str]:
     """Who ends above chance, and where."""
     chance, fine, said = f"ln V = {nats(sweep.chance)}", [], []
     for method in sweep.methods:
+        if is_tuning(sweep) and sweep.rate_and_momentum(method):
+            continue  # of a grid, the counts of `_tuning` say more
         line = sweep.line(method, panel)
         above = [x for x, cell in line.items() if cell.failed]
         mixed = {x: c for x, c in line.items() if not c.failed and not c.learned}
@@ -148,7 +150,7 @@ def _against_adam(sweep: Sweep, panel: Any) -> list[str]:
 
 def _tuning(sweep: Sweep, panel: Any) -> list[str]:
     """The best pair at each place, and whether the grid was wide enough."""
-    found = best_pairs(sweep, panel)
+    found = best_pairs(sweep, panel) if is_tuning(sweep) else {}
     if not found:
         return []
     parts = [
@@ -161,7 +163,22 @@ def _tuning(sweep: Sweep, panel: Any) -> list[str]:
     edge = [x for x, best in found.items() if best.pair[0] in ends]
     if edge and ends[0] < ends[1]:
         text += f" The rate is an end of the grid{among(sweep, edge)}."
-    return [text]
+    return [text, _survivors(sweep, panel)]
+
+
+def _survivors(sweep: Sweep, panel: Any) -> str:
+    """How many settings of the grid end below chance, by place."""
+    lines = [
+        line
+        for method in sweep.methods
+        if sweep.rate_and_momentum(method) and (line := sweep.line(method, panel))
+    ]
+    parts = []
+    for x in sweep.xs:
+        cells = [line[x] for line in lines if x in line]
+        fine = sum(cell.learned for cell in cells)
+        parts.append(f"{fine} of {len(cells)}{at(sweep, x)}")
+    return f"Settings of Nesterov that end below chance: {listing(parts)}."
 
 
 def _loss(cell: Cell) -> str:
