@@ -71,7 +71,7 @@ def plan(config: ConfigDict, digest: str) -> list[Cell]:
     cells = []
     for text in config.sweep.cells:
         changed = overridden(config, text)
-        shown = [name for name, _ in assignments(text)]
+        shown = [name for name, _ in assignments(text) if name != "methods"]
         shown += [f for f in (config.sweep.axis, config.sweep.panel) if f]
         values = leaves(changed)
         settings = {name: values[name] for name in dict.fromkeys(shown)}
