@@ -116,6 +116,11 @@ def test_a_lost_seed_is_never_the_best_of_a_column(summary: dict[str, Any]) -> N
     assert cells_of(text, "Nesterov")[1] == "1.000 (1 of 2 NaN)"
 
 
+def test_a_method_alone_is_not_the_best(summary: dict[str, Any]) -> None:
+    text = render_report(summary | {"rows": rows("fixed", cgad=CGAD)})
+    assert cells_of(text, "CGAD")[1] == "2.050 ± 0.071"
+
+
 def test_one_seed_has_no_deviation(summary: dict[str, Any]) -> None:
     made = rows("fixed", cgad={0: [2.0]}, adam={0: [2.5]})
     text = render_report(summary | {"rows": made})
@@ -184,6 +189,10 @@ def test_tuned_nesterov_has_its_best_pairs(summary: dict[str, Any]) -> None:
     text = render_report(
         summary | {"name": "tuned_nesterov", "rows": rows("fixed", **losses)}
     )
+    screen = render(
+        summary | {"name": "tuned_nesterov", "rows": rows("fixed", **losses)}
+    )
+    assert max(map(len, screen.splitlines())) <= 80
     table = text.split("| tau | best rate")[1]
     assert cells_of(table, "  0 ") == [
         *("0", "0.3", "0.9", "2.100 ± 0.000", "-", "-", "-"),

@@ -93,11 +93,12 @@ def test_the_factor_of_a_ratio_of_deviations_is_the_root_of_f() -> None:
 
 
 def test_a_run_without_a_loss_is_not_lower_than_one_with() -> None:
-    fine, lost, some = cell(2.0, 2.1), cell(math.nan, math.nan), cell(1.0, math.nan)
+    fine, lost = cell(2.0, 2.1, 2.2), cell(math.nan, math.nan, math.nan)
+    some = cell(1.0, 1.1, math.nan)
     assert answer([fine], [lost]) == "yes"
     assert answer([lost], [fine]) == "no"
     assert answer([lost], [lost]) == "unsure"
     assert answer([some], [fine]) == "unsure", "the seeds that are left are no sample"
     assert answer([fine], [some]) == "unsure"
-    assert answer([cell(1.5, 1.6)], [fine]) == "yes"
+    assert answer([cell(1.5, 1.6, 1.7)], [fine]) == "yes"
     assert answer([fine, fine], [fine, lost]) == "yes"

@@ -144,10 +144,10 @@ def test_delay_aware_methods_survive_or_not_and_adam_with_them() -> None:
     fine = make({"cgad": FLAT, "adam_decay": FLAT, "adam": FLAT})
     assert outcome(fine, claim) == (
         "yes",
-        "So do CGAD and Adam-Decay. Age-blind Adam does too: that takes no gate.",
+        "These do: CGAD and Adam-Decay. Age-blind Adam does too: that takes no gate.",
     )
     hurt = make({"cgad": FLAT, "adam": {0: 2.0, 16: 7.0}})
-    assert outcome(hurt, claim) == ("yes", "So do CGAD. Age-blind Adam does not.")
+    assert outcome(hurt, claim) == ("yes", "These do: CGAD. Age-blind Adam does not.")
     bad = {0: 2.0, 8: 2.0, 16: 7.0}
     text = "These don't: CGAD at tau = 16."
     assert outcome(make({"cgad": bad}), claim) == ("no", text)
@@ -332,7 +332,10 @@ def test_tuned_nesterov_needs_one_setting_or_several() -> None:
     several = grid(n1_0={0: 2.5, 8: 2.5}, n1_9={0: 2.0, 8: 9.0})
     found, because = outcome(several, claim)
     assert found == "yes"
-    assert because.startswith("The best single setting, Nesterov 1/0, loses at most")
+    assert because.startswith(
+        "The best single setting, Nesterov 1/0, is furthest from the best pair at "
+        "tau = 0: +0.500"
+    )
     assert outcome(grid(n1_0={0: 2.0, 8: 2.5}, n1_9={0: 2.0, 8: 9.0}), claim)[0] == "no"
     assert outcome(grid(n1_0={8: 2.5}, n1_9={8: 9.0}), claim)[0] == "unsure"
     apart = grid(n1_0={0: [None] * 3, 8: 2.5}, n1_9={0: 2.0, 8: [None] * 3})

@@ -75,7 +75,7 @@ def aware_survive(sweep: Sweep) -> list[Judgement]:
     ]
     fine = [sweep.label(m) for m, line in lines.items() if _all_learned(line)]
     because = (
-        f"These don't: {listing(broken)}." if broken else f"So do {listing(fine)}."
+        f"These don't: {listing(broken)}." if broken else f"These do: {listing(fine)}."
     )
     if adam := _by_tau(sweep, "adam", panel):
         because += (

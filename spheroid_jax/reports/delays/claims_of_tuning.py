@@ -77,8 +77,8 @@ def one_setting(sweep: Sweep) -> list[Judgement]:
     tuned, kept = best[x].cell, sweep.cell(method, sweep.panels[0], x)
     gap = paired([kept], [tuned]) if kept else None
     because = (
-        f"The best single setting, {sweep.label(method)}, loses at most"
-        f"{at(sweep, x)}, to the best pair there: {gap or change(cost)}."
+        f"The best single setting, {sweep.label(method)}, is furthest from the best "
+        f"pair{at(sweep, x)}: {gap or change(cost)}."
     )
     if gap is None or gap.same == "unsure":
         return [Judgement(claim, "unsure", because)]

@@ -53,7 +53,7 @@ def render(summary: Mapping[str, Any]) -> str:
         blocks = tables.blocks(sweep, narrow=True)
     for title, table in blocks:
         parts.append(f"{title}\n{table.text()}" if title else table.text())
-    for table in _special(sweep):
+    for table in _special(sweep, narrow=True):
         parts.append(table.text())
     marks = f"! above chance, ln V = {nats(sweep.chance)}"
     if any("!" in part for part in parts):
@@ -89,14 +89,14 @@ def render_report(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def _special(sweep: Sweep) -> list[Table]:
+def _special(sweep: Sweep, *, narrow: bool = False) -> list[Table]:
     """Further tables that some experiments are about."""
     found = []
     if sweep.raw.get("name") == "seed_variance":
         found.append(tables.spread_table(sweep))
     if is_tuning(sweep):
         found += [
-            tables.tuning_table(sweep, panel)
+            tables.tuning_table(sweep, panel, narrow=narrow)
             for panel in tables.panels(sweep)
             if best_pairs(sweep, panel)
         ]

@@ -58,7 +58,7 @@ def spread_table(sweep: Sweep) -> Table:
     return Table(header, rows, "l" * (len(named) + 1) + "rrrr")
 
 
-def tuning_table(sweep: Sweep, panel: Any) -> Table:
+def tuning_table(sweep: Sweep, panel: Any, *, narrow: bool = False) -> Table:
     """The best learning rate and momentum at each place, beside CGAD and Adam."""
     rows = []
     for x, best in best_pairs(sweep, panel).items():
@@ -70,8 +70,8 @@ def tuning_table(sweep: Sweep, panel: Any) -> Table:
                 value_label(x),
                 f"{rate:g}",
                 f"{momentum:g}",
-                _cell(best.cell, sweep.chance, False),
-                *(_cell(cell, sweep.chance, False) for cell in others),
+                _cell(best.cell, sweep.chance, narrow),
+                *(_cell(cell, sweep.chance, narrow) for cell in others),
                 signed(gap),
             ]
         )
