@@ -38,7 +38,8 @@ def _methods(v: Values) -> str:
 def _fragment_methods(v: Values) -> str:
     if synced_in_parts(v):
         return ""
-    alone = [n for n in v["methods"] if v[f"recipes.{n}"].split()[0] == "pa_cgad"]
+    recipes = {name: v.get(f"recipes.{name}", "") for name in v["methods"]}
+    alone = [n for n, recipe in recipes.items() if recipe.split()[:1] == ["pa_cgad"]]
     if not alone:
         return ""
     return f"methods has {alone[0]!r}, which needs fragments: set sync.fragments=4"

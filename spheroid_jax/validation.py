@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from spheroid_jax.config import KINDS
+from spheroid_jax.config import KINDS, delayed
 from spheroid_jax.delay_validation import delay_problems
 from spheroid_jax.diffusion import NoiseLevels
 from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
@@ -49,7 +49,7 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
     rules = dict(RULES[kind])
     if "sweep" in config:
         rules |= SWEEP_RULES[kind]
-    rules |= {field: _recipe(values) for field in values if _is_recipe(kind, field)}
+    rules |= {field: _recipe for field in values if _is_recipe(kind, field)}
     found = [unknown(field, rules) for field in values if field not in rules]
     faulty = set()
     for field, rule in rules.items():
@@ -80,25 +80,19 @@ def _is_recipe(kind: str, field: str) -> bool:
     return kind == "delays" and field.startswith("recipes.")
 
 
-def _recipe(values: dict[str, Any]) -> Callable[[Any], str]:
-    """The rule of a recipe: it can be read, and its settings are in range."""
-    defaults = {name: values.get(f"outer.{name}") for name in OUTER_RULES}
-
-    def rule(text: Any) -> str:
-        if not isinstance(text, str):
-            return "must be text"
-        try:
-            recipe = parse_recipe(text, defaults)
-        except RecipeError as error:
-            return f"can't be used: {error}"
-        settings = {**recipe.numbers, **recipe.choices}
-        for name, value in settings.items():
-            given = f"{name}=" in text and name in OUTER_RULES
-            if given and (wrong := OUTER_RULES[name](value)):
-                return f"can't be used: {name}={value} {wrong}"
-        return ""
-
-    return rule
+def _recipe(text: Any) -> str:
+    """The rule of a recipe: it can be read, and what it sets itself is in range."""
+    if not isinstance(text, str):
+        return "must be text"
+    try:
+        recipe = parse_recipe(text, dict(delayed().outer))
+    except RecipeError as error:
+        return f"can't be used: {error}"
+    for name, value in {**recipe.numbers, **recipe.choices}.items():
+        given = f"{name}=" in text and name in OUTER_RULES
+        if given and (wrong := OUTER_RULES[name](value)):
+            return f"can't be used: {name}={value} {wrong}"
+    return ""
 
 
 def _sweep_problems(

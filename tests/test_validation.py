@@ -6,13 +6,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from spheroid_jax import config, fields
-from spheroid_jax.rules import RULES
+from spheroid_jax.schema import RULES
 from spheroid_jax.validation import ConfigError, problems, validate
 
 
-def changed(**values: object) -> ConfigDict:
-    """The default with fields set, ``__`` standing for the dot, types unchecked."""
-    c = config.default()
+def changed(start: str = "blocks", **values: object) -> ConfigDict:
+    """A kind's default with fields set, ``__`` for the dot, types unchecked."""
+    c = config.KINDS[start]()
     with c.ignore_type():
         for name, value in values.items():
             *sections, last = name.split("__")
@@ -23,33 +23,39 @@ def changed(**values: object) -> ConfigDict:
     return c
 
 
-def test_the_default_is_sound_on_one_device() -> None:
-    assert problems(config.default(), 1) == []
-
-
-def test_every_field_has_one_rule() -> None:
-    assert set(RULES) == set(fields.leaves(config.default()))
-
-
-@pytest.mark.parametrize("field", sorted(RULES))
-def test_every_field_refuses_a_value_of_another_type(field: str) -> None:
-    wrong = changed(**{field.replace(".", "__"): None})
-    assert [line for line in problems(wrong, 1) if line.startswith(f"{field}=None ")]
-
-
-NUMBERS = [
-    field
-    for field, value in fields.leaves(config.default()).items()
-    if isinstance(value, int | float)
+EVERY = [
+    (kind, field, value)
+    for kind, start in config.KINDS.items()
+    for field, value in fields.leaves(start()).items()
 ]
 
 
-@pytest.mark.parametrize("field", NUMBERS)
+@pytest.mark.parametrize("kind", config.KINDS)
+def test_the_default_is_sound_on_one_device(kind: str) -> None:
+    assert problems(config.KINDS[kind](), 1) == []
+
+
+@pytest.mark.parametrize("kind", config.KINDS)
+def test_every_field_has_one_rule(kind: str) -> None:
+    ruled = {f for k, f, _ in EVERY if k == kind and not f.startswith("recipes.")}
+    assert set(RULES[kind]) == ruled
+
+
+@pytest.mark.parametrize(("kind", "field"), [(k, f) for k, f, _ in EVERY])
+def test_every_field_refuses_a_value_of_another_type(kind: str, field: str) -> None:
+    wrong = changed(kind, **{field.replace(".", "__"): None})
+    assert [line for line in problems(wrong, 1) if line.startswith(f"{field}=None ")]
+
+
+NUMBERS = [(k, f) for k, f, value in EVERY if isinstance(value, int | float)]
+
+
+@pytest.mark.parametrize(("kind", "field"), NUMBERS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "8"])
 def test_every_number_refuses_what_is_no_finite_number(
-    field: str, value: object
+    kind: str, field: str, value: object
 ) -> None:
-    wrong = changed(**{field.replace(".", "__"): value})
+    wrong = changed(kind, **{field.replace(".", "__"): value})
     assert any(
         line.startswith(f"{field}={value} must be") for line in problems(wrong, 1)
     )

@@ -132,7 +132,7 @@ def _plain(transformation: optax.GradientTransformation) -> Outer:
 
 class _Kind(NamedTuple):
     numbers: tuple[str, ...]
-    choices: Mapping[str, tuple[Any, ...] | type]
+    choices: Mapping[str, Any]  # allowed words, or the type int
     build: Callable[[Numbers, Numbers], Outer]
 
 
@@ -166,6 +166,8 @@ OPTIMIZERS: Mapping[str, _Kind] = {
 def parse_recipe(text: str, defaults: Mapping[str, Any]) -> Recipe:
     """Reads ``"name field=value ..."``; what it doesn't set comes from ``defaults``.
 
+    A choice among words that neither makes is the first of them.
+
     >>> recipe = parse_recipe("nesterov momentum=0.5", {"learning_rate": 0.7})
     >>> recipe.name, dict(recipe.numbers)
     ('nesterov', {'learning_rate': 0.7, 'momentum': 0.5})
@@ -179,7 +181,10 @@ def parse_recipe(text: str, defaults: Mapping[str, Any]) -> Recipe:
         raise RecipeError(f"{name!r} is no outer optimizer: use {_list(OPTIMIZERS)}")
     kind = OPTIMIZERS[name]
     fields = (*kind.numbers, *kind.choices)
-    settings: dict[str, Any] = {f: defaults[f] for f in fields if f in defaults}
+    settings: dict[str, Any] = {
+        f: allowed[0] for f, allowed in kind.choices.items() if allowed is not int
+    }
+    settings |= {f: defaults[f] for f in fields if f in defaults}
     for word in words:
         field, equals, value = word.partition("=")
         if not equals:
