@@ -251,6 +251,20 @@ def test_what_is_recomputed_is_not_kept() -> None:
     assert kept("full") < kept("dots") < kept("none")
 
 
+def test_workers_each_with_their_own_parameters_are_a_vmapped_axis(
+    params_of: Callable[[LlamaShape], Any], x: jax.Array
+) -> None:
+    """As the round engine runs them, recomputation and grouped queries included."""
+    model, params = Llama(dataclasses.replace(TOY, remat="full")), params_of(TOY)
+    workers = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), params)
+    second = jax.tree.map(lambda leaf: 0.5 * leaf, params)
+    got = jax.jit(jax.vmap(model.logits))(workers, jnp.stack([x[:2], x[2:4]]))
+    expected = [
+        logits_of(Llama(TOY), p, a) for p, a in ((params, x[:2]), (second, x[2:4]))
+    ]
+    np.testing.assert_allclose(got, jnp.stack(expected), rtol=1e-4, atol=1e-4)
+
+
 def test_weight_decay_touches_the_matrices_of_the_layers_only() -> None:
     shapes = abstract_params(Llama(TOY))
     touched = {
@@ -267,9 +281,9 @@ def test_forty_steps_on_real_text_reduce_the_loss() -> None:
     text = np.frombuffer(load_corpus("embedded").train, np.uint8)
     starts = np.random.default_rng(0).integers(0, len(text) - 33, (4, 10, 8))
     windows = text[starts[..., None] + np.arange(33)]
-    model = llama("tiny", width=32, layers=2, heads=2, kv_heads=1, mlp_width=64)
+    model: Any = llama("tiny", width=32, layers=2, heads=2, kv_heads=1, mlp_width=64)
     inner = inner_optimizer(3e-3, 40, warmup_steps=4)
-    objective = next_byte(model)  # type: ignore[arg-type]
+    objective = next_byte(model)
     key = jax.random.key(0)
 
     @jax.jit
