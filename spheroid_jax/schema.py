@@ -1,8 +1,9 @@
 """What each field of a configuration may hold: one rule a field."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from spheroid_jax.config import KINDS, METHODS
+from spheroid_jax.config import BOUND_FUNCTIONS, BOUND_METHODS, KINDS, METHODS
 from spheroid_jax.diffusion import GRIDS
 from spheroid_jax.models import HEADS, LAYOUTS, REMAT_POLICIES
 from spheroid_jax.optim.outer import OUTER_OPTIMIZERS
@@ -150,6 +151,29 @@ OUTER_RULES: Mapping[str, Rule] = {
     "tau_c": _POSITIVE,
 }
 
+_BOUND_METHOD = tuple_of(one_of(BOUND_METHODS), repr(("adam", "cgad")))
+
+
+def _with_adam(value: Any) -> str:
+    """Without age-blind Adam nothing could be said about the gate."""
+    wrong = _BOUND_METHOD(value)
+    return wrong or ("" if "adam" in value else "must have 'adam' among them: add it")
+
+
+_BOUND: Mapping[str, Rule] = {
+    "seeds": _COUNT,
+    "methods": _with_adam,
+    "functions": tuple_of(one_of(BOUND_FUNCTIONS), repr(BOUND_FUNCTIONS)),
+    "train.replicas": _COUNT,
+    "train.rounds": _COUNT,
+    "train.noise": _NOT_NEGATIVE,
+    "delay.tau_max": tuple_of(_COUNT, "(1, 2, 4, 8)"),
+    "delay.kinds": tuple_of(one_of(("fixed", "uniform")), "('fixed', 'uniform')"),
+    "outer.learning_rates": tuple_of(_POSITIVE, "(0.01, 0.1)"),
+    "outer.alpha": _POSITIVE,
+    "eval.last": number(float, Interval(0, 1, above=True)),
+}
+
 # By kind of experiment: the rule of every field.
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "blocks": {**_SHARED, **_TEXT, **_WORKERS, **_BLOCKS},
@@ -159,6 +183,12 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         **_WORKERS,
         **_DELAYS,
         **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
+    },
+    "bound": {
+        **_SHARED,
+        **{f"outer.{n}": OUTER_RULES[n] for n in ("momentum", "b1", "b2", "eps")},
+        "outer.tau_cut": OUTER_RULES["tau_cut"],
+        **_BOUND,
     },
 }
 
@@ -180,5 +210,12 @@ SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
         "sweep.cells": _CELLS,
         "sweep.log_x": of_type(bool),
         "sweep.cells_at_once": _COUNT,
+    },
+    "bound": {
+        "sweep.axis": lambda _: (
+            "is for no run of kind=bound, which goes through delay.tau_max by itself: "
+            "leave the section sweep out"
+        ),
+        "sweep.cells": _CELLS,
     },
 }

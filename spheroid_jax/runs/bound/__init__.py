@@ -1,0 +1,1 @@
+"""The delay bound on smooth functions whose gradient is known."""
