@@ -23,7 +23,8 @@ Two things keep a step from being huge. A positive second moment is never rounde
 zero, only up to the least positive value. And a first moment that is read is clipped to
 the largest that exact arithmetic could have left beside its second moment
 (Cauchy-Schwarz), so that the two roundings can't add up to a step that Adam itself
-could not take.
+could not take. A gradient that isn't finite spoils the blocks it falls into; where
+that can happen, wrap the optimizer in ``skip_nonfinite``.
 """
 
 from collections.abc import Callable
@@ -115,10 +116,10 @@ def scale_by_adam_8bit(
       >>> from spheroid_jax.optim.quantized import scale_by_adam_8bit
       >>> solver = optax.chain(scale_by_adam_8bit(), optax.scale(-0.1))
       >>> params = jnp.ones((64, 64))
-      >>> state = solver.init(params)
+      >>> state, update = solver.init(params), jax.jit(solver.update)
       >>> for _ in range(5):
       ...     grad = jax.grad(lambda x: jnp.mean(x**2))(params)
-      ...     updates, state = solver.update(grad, state, params)
+      ...     updates, state = update(grad, state, params)
       ...     params = optax.apply_updates(params, updates)
       ...     print(f"Objective function: {jnp.mean(params**2):.3f}")
       Objective function: 0.810
@@ -140,9 +141,11 @@ def scale_by_adam_8bit(
         def leaf(p: jax.Array) -> Any:
             if p.size < min_size or p.ndim == 0 or p.shape[-1] < _LEAST_ROW:
                 return jnp.zeros_like(p, dtype=jnp.float32)
-            blocks = (*p.shape[:-1], -(-p.shape[-1] // block_size))
+            # Zeros made from the parameter take its sharding.
+            first = p[..., ::block_size]
             return Quantized(
-                jnp.zeros_like(p, dtype=dtype), jnp.zeros(blocks, jnp.float32)
+                jnp.zeros_like(p, dtype=dtype),
+                jnp.zeros_like(first, dtype=jnp.float32),
             )
 
         return jax.tree.map(leaf, params)
@@ -224,10 +227,10 @@ def adamw_8bit(
       >>> from spheroid_jax.optim.quantized import adamw_8bit
       >>> solver = adamw_8bit(learning_rate=0.1)
       >>> params = jnp.ones((64, 64))
-      >>> state = solver.init(params)
+      >>> state, update = solver.init(params), jax.jit(solver.update)
       >>> for _ in range(5):
       ...     grad = jax.grad(lambda x: jnp.mean(x**2))(params)
-      ...     updates, state = solver.update(grad, state, params)
+      ...     updates, state = update(grad, state, params)
       ...     params = optax.apply_updates(params, updates)
       ...     print(f"Objective function: {jnp.mean(params**2):.3f}")
       Objective function: 0.810
@@ -273,7 +276,8 @@ def quantize(
     ratio = magnitude / jnp.maximum(
         _spread(scales, block_size, x.shape[-1]), jnp.finfo(jnp.float32).tiny
     )
-    root = jnp.cbrt(ratio if signed else jnp.sqrt(ratio))
+    # exp and log are vectorised everywhere; cbrt isn't. Log of 0 is -inf, exp of it 0.
+    root = jnp.exp(jnp.log(ratio) / power)
     # Where rounding puts the root past a code, the odds below make up for it.
     low = jnp.minimum(jnp.floor(top * root), top - 1)
     below, above = (low / top) ** power, ((low + 1) / top) ** power

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from spheroid_jax.optim.nesterov import (
     delayed_nesterov,
@@ -201,6 +202,17 @@ def test_schedules_are_read_at_the_count_before_the_update() -> None:
             u, state = transformation.update(ones, state)
             got.append(float(u[0]))
         np.testing.assert_allclose(got, [-1, -1, -0.1, -0.1], rtol=1e-6)
+
+
+def test_momentum_is_sharded_like_the_parameters() -> None:
+    mesh = jax.make_mesh((8,), ("fsdp",))
+    rows = NamedSharding(mesh, PartitionSpec("fsdp"))
+    params = jax.device_put(jnp.ones(16, jnp.bfloat16), rows)
+    for transformation in (delayed_nesterov(0.1), staleness_nesterov(0.1)):
+        state = transformation.init(params)
+        _, after = jax.jit(transformation.update)(params, state)
+        for trace in (state.trace, after.trace):
+            assert trace.sharding.is_equivalent_to(rows, 1)
 
 
 def test_under_injection_and_other_transformations() -> None:

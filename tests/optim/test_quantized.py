@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from spheroid_jax.optim.quantized import (
     Quantized,
@@ -88,7 +89,7 @@ def test_rounding_is_right_on_average(signed: bool) -> None:
     draws = (np.arange(1000) + 0.5) / 1000
     stack = np.broadcast_to(x, (1000, 64))
     mean = round_trip(stack, signed, draws[:, None]).mean(axis=0)
-    # To the nearest, 2 % of these would be the least error of many.
+    # Rounded to the nearest, each would be off by up to half of a gap.
     np.testing.assert_allclose(mean, x[0], rtol=2e-3)
 
 
@@ -262,6 +263,23 @@ def test_tiny_gradients_take_the_steps_of_float32_adam() -> None:
     for _ in range(20):
         u, state = update(g, state)
         np.testing.assert_allclose(u, np.ones((1, 64)), atol=0.5)
+
+
+def test_codes_and_scales_are_sharded_like_the_parameter() -> None:
+    mesh = jax.make_mesh((8,), ("fsdp",))
+    rows = NamedSharding(mesh, PartitionSpec("fsdp", None))
+    params = jax.device_put(jnp.ones((8, 512)), rows)
+    transformation = scale_by_adam_8bit(min_size=1)
+    state = transformation.init(params)
+    update = jax.jit(transformation.update)
+    _, after = update(params, state)
+    for moments in (state.mu, state.nu, after.mu, after.nu):
+        for x in moments:
+            assert x.sharding.is_equivalent_to(rows, 2)
+    # Blocks lie within rows, so that nothing has to travel.
+    program = update.lower(params, state).compile().as_text()
+    assert program is not None
+    assert "all-" not in program
 
 
 def test_under_vmap_over_workers_each_is_by_itself() -> None:
