@@ -1,6 +1,6 @@
 """The picture of a run of kind ``bound``: error and bias against tau_max, log-log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 
 from spheroid_jax.reports import plots
 from spheroid_jax.reports.bound_fits import Bound, Line, lost, values
-from spheroid_jax.reports.bound_verdicts import method_label
+from spheroid_jax.reports.bound_names import method_label
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "sgd": {"color": "#e69f00", "linestyle": "--", "marker": "D"},
@@ -22,7 +22,6 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     "cgad": {"color": "#0072b2", "linestyle": "--", "marker": "P"},
 }
 _ZERO = 0.5  # where no delay stands on the logarithmic axis
-_ROOM = 1e3  # times the largest error without delay: beyond, a point is at the edge
 _NAMES = {
     "error": "late mean squared gradient",
     "bias": "squared bias, weighted by sigma",
@@ -63,7 +62,6 @@ def _panel(axes: Axes, bound: Bound, function: str, kind: str, measure: str) -> 
     lines = {m: bound.line(function, kind, m) for m in bound.methods}
     axes.set_xscale("log")
     axes.set_yscale("log")
-    top = _top(list(lines.values()), measure)
     for method, line in lines.items():
         style = {"linewidth": 1.4, "markersize": 4.5} | dict(_STYLES.get(method, {}))
         shown = [t for t in line if not lost(line[t]) and (t or measure == "error")]
@@ -83,8 +81,6 @@ def _panel(axes: Axes, bound: Bound, function: str, kind: str, measure: str) -> 
             marker="x",
             color=style.get("color"),
         )
-    if top is not None:
-        axes.set_ylim(top=top)
     _guides(axes, bound, lines, measure)
     ticks = [t or _ZERO for t in bound.taus]
     axes.set_xticks(ticks, [str(t) for t in bound.taus])
@@ -109,22 +105,3 @@ def _guides(axes: Axes, bound: Bound, lines: Mapping[str, Line], measure: str) -
     ys = max(first) * np.square(xs / xs[0])
     axes.plot(xs, ys, linestyle="-", label="proportional to tau_max^2", **grey)
     axes.set_ylim(limits)
-
-
-def _top(lines: Sequence[Line], measure: str) -> float | None:
-    """Upper end of the axis: what is left of a diverging method mustn't hide others."""
-    first = [
-        float(values(row, measure).mean())
-        for line in lines
-        for tau, row in line.items()
-        if tau <= 1 and not lost(row)
-    ]
-    every = [
-        float(values(row, measure).mean())
-        for line in lines
-        for row in line.values()
-        if not lost(row)
-    ]
-    if not first or max(first) <= 0:
-        return None
-    return min(2.0 * max(every), _ROOM * max(first))

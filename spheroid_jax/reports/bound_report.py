@@ -11,8 +11,9 @@ import numpy as np
 
 from spheroid_jax.reports import sections
 from spheroid_jax.reports.bound_fits import Bound, Measure, lost, slope, values
+from spheroid_jax.reports.bound_names import items, method_label, power
 from spheroid_jax.reports.bound_plot import plot_bound
-from spheroid_jax.reports.bound_verdicts import method_label, power, verdicts, wide
+from spheroid_jax.reports.bound_verdicts import verdicts
 from spheroid_jax.reports.files import write_atomic
 from spheroid_jax.reports.report import REPORT, wrap, write_summary
 from spheroid_jax.reports.tables import NOTHING, Table, duration
@@ -49,7 +50,8 @@ def render(summary: Mapping[str, Any]) -> str:
     for kind in bound.kinds:
         for measure, name in _MEASURES.items():
             title = f"{name}, {kind} ages: power of tau_max"
-            parts.append(f"{title}\n{slopes_table(bound, kind, measure).text()}")
+            table = slopes_table(bound, kind, measure, digits=1)
+            parts.append(f"{title}\n{table.text()}")
     parts.append(
         "\n".join(wrap(line) for line in (_units(summary), *verdicts(summary)))
     )
@@ -62,7 +64,7 @@ def render_report(summary: Mapping[str, Any]) -> str:
     parts = [
         f"# {sections.run_name(summary)}",
         "## What it shows",
-        wide(verdicts(summary)),
+        items(verdicts(summary)),
         f"![Error and bias against tau_max]({PICTURE})",
         "Lines are means over seeds, bars standard errors. A cross at the upper edge "
         "is a cell that diverged.",
@@ -123,7 +125,7 @@ def values_table(bound: Bound, function: str, kind: str, measure: str) -> Table:
     return Table(header, rows, "l" + "r" * len(bound.taus))
 
 
-def slopes_table(bound: Bound, kind: str, measure: Measure) -> Table:
+def slopes_table(bound: Bound, kind: str, measure: Measure, digits: int = 2) -> Table:
     """Powers of tau_max, over all delays and over those from ``1 / alpha`` on."""
     rows = []
     for method in bound.methods:
@@ -131,7 +133,7 @@ def slopes_table(bound: Bound, kind: str, measure: Measure) -> Table:
         for function in bound.functions:
             line = bound.line(function, kind, method)
             whole, late = slope(line, measure), slope(line, measure, bound.late())
-            cells += [power(whole), power(late)]
+            cells += [power(whole, digits), power(late, digits)]
         rows.append([method_label(method), *cells])
     header = [""]
     for function in bound.functions:
@@ -193,4 +195,4 @@ def _setup(summary: Mapping[str, Any]) -> str:
         "gradient; the first delays are shorter than tau_max (a ramp). Each method "
         "keeps the rate that is best without delay, by the same seeds."
     )
-    return wide(lines)
+    return items(lines)

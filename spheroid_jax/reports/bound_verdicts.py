@@ -1,37 +1,31 @@
 """Sentences made from the numbers of a run of kind ``bound``, and from nothing else."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spheroid_jax.reports.bound_fits import (
     FLAT,
     POINTS,
     Bound,
-    Line,
+    Measure,
     Slope,
     lost,
     ratio,
     slope,
     values,
 )
+from spheroid_jax.reports.bound_names import divergence, method_label, place, power
 from spheroid_jax.reports.delays.names import listing
 
-_LABELS = {
-    "sgd": "SGD",
-    "heavy_ball": "Heavy ball",
-    "nesterov": "Nesterov",
-    "adam": "Age-blind Adam",
-    "adam_decay": "Adam-Decay",
-    "cgad": "CGAD",
-}
+_FLAT = "doesn't grow"
 _PROMISED = 2.0  # the power of tau_max that async momentum SGD is said to pay
 _MOMENTUM, _GATED = ("heavy_ball", "nesterov"), ("adam_decay", "cgad")
-
-
-def method_label(method: str) -> str:
-    """The name of a method for readers; an unknown one names itself."""
-    return _LABELS.get(method, method)
+_ADDED: Mapping[Measure, str] = {
+    "excess": "error beyond that without delay",
+    "bias": "squared bias of stale gradients",
+}
+_BOTH: Mapping[Measure, str] = {"bias": "weighted squared bias", "error": "error"}
 
 
 def verdicts(summary: Mapping[str, Any]) -> list[str]:
@@ -42,6 +36,7 @@ def verdicts(summary: Mapping[str, Any]) -> list[str]:
     """
     bound = Bound(summary)
     return [
+        headline(bound),
         inequality_sentence(summary),
         *share_sentence(summary, bound),
         *[growth_sentence(bound, m) for m in _MOMENTUM if m in bound.methods],
@@ -56,7 +51,7 @@ def verdicts(summary: Mapping[str, Any]) -> list[str]:
             if {method, "adam"} <= set(bound.methods)
             for kind in bound.kinds
         ],
-        *shut_sentence(summary, bound),
+        *price_sentence(summary, bound),
         *edge_sentence(summary, bound),
     ]
 
@@ -103,56 +98,53 @@ def bound_shares(summary: Mapping[str, Any], bound: Bound) -> list[float]:
     return shares
 
 
-def growth_sentence(bound: Bound, method: str) -> str:
-    """Whether the error that delay adds grows like ``tau_max^2``."""
-    said: dict[str, list[str]] = {}
-    slopes: list[Slope] = []
-    for function, kind in bound.places():
-        line = bound.line(function, kind, method)
-        found = slope(line, "excess")
-        said.setdefault(_growth(found), []).append(_place(bound, function, kind))
-        slopes += [found] if found.known else []
-    parts = [f"{word} in {len(p)} ({listing(p)})" for word, p in said.items()]
-    text = (
-        f"{method_label(method)}: the error beyond that without delay, against "
-        f"tau_max^2, {listing(parts)} of {len(bound.places())} places"
-    )
-    if slopes:
-        low = min(slopes, key=lambda s: s.value)
-        high = max(slopes, key=lambda s: s.value)
-        text += f"; powers from {power(low)} to {power(high)}"
-    biases = [
+def headline(bound: Bound) -> str:
+    """The answers in short: momentum SGD, the gate, age-blind Adam."""
+    parts = []
+    momentum = [
         found
-        for function, kind in bound.places()
-        if (found := slope(bound.line(function, kind, method), "bias")).known
+        for method in _MOMENTUM
+        for found in _fits(bound, method, "bias")
+        if found.known
     ]
-    if biases:
-        text += (
-            ", those of the squared bias of stale gradients from "
-            f"{min(s.value for s in biases):.2f} to {max(s.value for s in biases):.2f}"
+    if momentum:
+        low, high = min(s.value for s in momentum), max(s.value for s in momentum)
+        parts.append(
+            "the squared bias of momentum SGD grows like tau_max to the power "
+            f"{low:.2f} to {high:.2f}"
         )
-    return f"{text}. {_divergence(bound, method)}"
+    shown = [m for m in ("cgad", "adam") if m in bound.methods]
+    for measure, name in _BOTH.items():
+        counts = [f"{_level(bound, m, measure)} ({method_label(m)})" for m in shown]
+        parts.append(
+            f"from tau_max = 1 / alpha on, the {name} {_FLAT} in {listing(counts)} of "
+            f"{len(bound.places())} places"
+        )
+    lowest = _lowest(bound)
+    if lowest:
+        parts.append(f"at tau_max {bound.taus[-1]} the lowest mean error is {lowest}")
+    return f"In short: {'; '.join(parts)}."
+
+
+def growth_sentence(bound: Bound, method: str) -> str:
+    """Whether what delay adds grows like ``tau_max^2``: the error, and the bias."""
+    parts = [
+        f"the {name}, against tau_max^2, {_tally(bound, method, measure, _growth)}"
+        for measure, name in _ADDED.items()
+    ]
+    return f"{method_label(method)}: {'; '.join(parts)}. {divergence(bound, method)}"
 
 
 def saturation_sentence(bound: Bound, method: str) -> str:
-    """Whether the error stops growing once tau_max is beyond ``1 / alpha``."""
-    late = bound.late()
-    said: dict[str, list[str]] = {}
-    powers = []
-    for function, kind in bound.places():
-        found = slope(bound.line(function, kind, method), "error", late)
-        said.setdefault(_course(found), []).append(_place(bound, function, kind))
-        powers += [found] if found.known else []
-    parts = [f"{word} in {len(p)} ({listing(p)})" for word, p in said.items()]
-    text = (
+    """Whether bias and error stop growing once tau_max is beyond ``1 / alpha``."""
+    parts = [
+        f"the {name} {_tally(bound, method, measure, _course, bound.late())}"
+        for measure, name in _BOTH.items()
+    ]
+    return (
         f"{method_label(method)}, from tau_max = 1 / alpha = {1 / bound.alpha:g} on: "
-        f"the error {listing(parts)} of {len(bound.places())} places"
+        f"{'; '.join(parts)}. {divergence(bound, method)}"
     )
-    if powers:
-        low = min(powers, key=lambda s: s.value)
-        high = max(powers, key=lambda s: s.value)
-        text += f"; powers from {power(low)} to {power(high)}"
-    return f"{text}. {_divergence(bound, method)}"
 
 
 def against_adam(bound: Bound, method: str, kind: str) -> str:
@@ -179,17 +171,28 @@ def against_adam(bound: Bound, method: str, kind: str) -> str:
     )
 
 
-def shut_sentence(summary: Mapping[str, Any], bound: Bound) -> list[str]:
-    """A gate that is shut has no bias and no progress either."""
-    cut = float(summary["tau_cut"])
-    shut = [t for t in bound.taus if t >= cut]
-    if not shut or "cgad" not in bound.methods or "fixed" not in bound.kinds:
+def price_sentence(summary: Mapping[str, Any], bound: Bound) -> list[str]:
+    """The weight that tames the bias multiplies progress too."""
+    if "cgad" not in bound.methods:
         return []
-    return [
-        f"At a fixed age of {listing([str(t) for t in shut])}, tau_cut = {cut:g} and "
-        "beyond, CGAD's weight is zero: once its moments have decayed it stands still, "
-        "and its error there is that of where it stopped."
+    tau, function = bound.taus[-1], bound.functions[0]
+    parts = [
+        f"{float(values(line[tau], 'weight').mean()):.2g} under {kind} ages"
+        for kind in bound.kinds
+        if tau in (line := bound.line(function, kind, "cgad"))
     ]
+    text = (
+        f"What is new in a gradient is weighed like its bias: CGAD's mean weight at "
+        f"tau_max {tau} is {listing(parts)}."
+    )
+    cut = float(summary["tau_cut"])
+    shut = [str(t) for t in bound.taus if t >= cut]
+    if shut and "fixed" in bound.kinds:
+        text += (
+            f" At a fixed age of {listing(shut)} its gate (tau_cut = {cut:g}) is shut: "
+            "once its moments have decayed it stands still."
+        )
+    return [text]
 
 
 def edge_sentence(summary: Mapping[str, Any], bound: Bound) -> list[str]:
@@ -201,18 +204,6 @@ def edge_sentence(summary: Mapping[str, Any], bound: Bound) -> list[str]:
             name = method_label(row["method"])
             edges.append(f"{name} on {row['function']} ({row['learning_rate']:g})")
     return [f"The rate is an end of the grid for {listing(edges)}."] if edges else []
-
-
-def power(found: Slope) -> str:
-    """A slope with its standard error.
-
-    >>> power(Slope(2.0, 0.125, 8, (1, 2, 4)))
-    '2.00±0.12'
-    """
-    if not math.isfinite(found.value):
-        return "-"
-    error = f"±{found.error:.2f}" if math.isfinite(found.error) else ""
-    return f"{found.value:.2f}{error}"
 
 
 def _growth(found: Slope) -> str:
@@ -227,28 +218,63 @@ def _course(found: Slope) -> str:
     if not found.known:
         return f"can't be fitted (fewer than {POINTS} delays left)"
     if found.high < FLAT:
-        return "doesn't grow"
+        return _FLAT
     return "grows" if found.low > FLAT else "can't be told"
 
 
-def _divergence(bound: Bound, method: str) -> str:
-    """Which cells diverged, and so are in no slope."""
-    parts = []
+def _tally(
+    bound: Bound,
+    method: str,
+    measure: Measure,
+    judge: Callable[[Slope], str],
+    taus: Sequence[int] | None = None,
+) -> str:
+    """What becomes of a measure, in how many places, and between which powers."""
+    said: dict[str, list[str]] = {}
+    powers = []
     for function, kind in bound.places():
-        line = bound.line(function, kind, method)
-        gone = _lost(line)
-        if gone:
-            where = _place(bound, function, kind)
-            parts.append(f"{where} at {listing([str(t) for t in gone])}")
-    return f"Diverged and left out: {'; '.join(parts)}." if parts else "None diverged."
+        found = slope(bound.line(function, kind, method), measure, taus)
+        said.setdefault(judge(found), []).append(place(bound, function, kind))
+        powers += [found] if found.known else []
+    total = len(bound.places())
+    parts = [
+        f"{word} in {len(places)}"
+        + (f" ({', '.join(places)})" if len(said) > 1 else "")
+        for word, places in said.items()
+    ]
+    text = f"{listing(parts)} of {total} places"
+    if not powers:
+        return text
+    low = min(powers, key=lambda s: s.value)
+    high = max(powers, key=lambda s: s.value)
+    return f"{text}, powers {power(low)} to {power(high)}"
 
 
-def _lost(line: Line) -> list[int]:
-    return [tau for tau, row in line.items() if tau and lost(row)]
+def _level(bound: Bound, method: str, measure: Measure) -> int:
+    """In how many places a measure doesn't grow beyond ``1 / alpha``."""
+    fits = _fits(bound, method, measure, bound.late())
+    return sum(_course(found) == _FLAT for found in fits)
 
 
-def _place(bound: Bound, function: str, kind: str) -> str:
-    return f"{function}, {kind}" if len(bound.kinds) > 1 else function
+def _fits(
+    bound: Bound, method: str, measure: Measure, taus: Sequence[int] | None = None
+) -> list[Slope]:
+    return [slope(bound.line(f, k, method), measure, taus) for f, k in bound.places()]
+
+
+def _lowest(bound: Bound) -> str:
+    """Whose error is the lowest at the largest tau_max, and where."""
+    won: dict[str, list[str]] = {}
+    for function, kind in bound.places():
+        errors = {}
+        for method in bound.methods:
+            row = bound.line(function, kind, method).get(bound.taus[-1])
+            if row is not None and not lost(row):
+                errors[method] = float(values(row, "error").mean())
+        if errors:
+            best = min(errors, key=lambda m: errors[m])
+            won.setdefault(best, []).append(place(bound, function, kind))
+    return listing([f"{method_label(m)}'s in {len(p)}" for m, p in won.items()])
 
 
 def _ratio(item: tuple[Any, str, int]) -> str:
@@ -256,8 +282,3 @@ def _ratio(item: tuple[Any, str, int]) -> str:
     return (
         f"{one.value:.3g} ({one.low:.3g} to {one.high:.3g}; {function}, tau_max {tau})"
     )
-
-
-def wide(lines: Sequence[str]) -> str:
-    """Lines as a Markdown list."""
-    return "\n".join(f"- {line}" for line in lines)
