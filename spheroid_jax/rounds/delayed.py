@@ -129,20 +129,24 @@ def make_delayed_round(engine: Engine, delivery: Delivery) -> DelayedRound:
         gradient = engine.partition.put(arrived.by_block, present)
         count = jnp.sum(arrived.workers)
         age = jnp.sum(arrived.age * arrived.workers) / jnp.maximum(count, 1)
-        updates, outer_state = outer.update(
-            gradient, state.outer, state.params, age=age
+
+        def step(params: Params, outer_state: optax.OptState) -> Any:
+            updates, after = outer.update(gradient, outer_state, params, age=age)
+            return optax.apply_updates(params, updates), after, optax.tree.norm(updates)
+
+        def stay(params: Params, outer_state: optax.OptState) -> Any:
+            return params, outer_state, jnp.zeros(())
+
+        # A branch and no selection, which would need a copy of the outer optimizer's
+        # state. Vmapped over runs it becomes one.
+        params, outer_state, norm = jax.lax.cond(
+            count > 0, step, stay, state.params, state.outer
         )
-        params = optax.apply_updates(state.params, updates)
-        params, outer_state = select(
-            count > 0, (params, outer_state), (state.params, state.outer)
-        )
-        if delivery.protocol == "snapshot":
-            pending = record(pending, params, state.round + 1)
         report = {
             "loss": _mean_where(metrics["loss"], active),
             "arrived": count,
             "age": age,
-            "update_norm": jnp.where(count > 0, optax.tree.norm(updates), 0.0),
+            "update_norm": norm,
         }
         following = DelayedState(
             params, outer_state, workers, pending, state.round + 1, state.key
@@ -161,7 +165,10 @@ def _snapshot(
     active: Array,
 ) -> tuple[Any, Any, Arrived, Metrics]:
     """Workers start from ``theta_{t - delay}`` and are heard at once."""
-    models = snapshots(state.pending, (state.round - delays).reshape(-1))
+    # Recorded first and read after: a program that reads the ring and then writes to
+    # it may be compiled with a copy of the whole ring.
+    pending = record(state.pending, state.params, state.round)
+    models = snapshots(pending, (state.round - delays).reshape(-1))
     models = jax.tree.map(
         lambda leaf: leaf.reshape(*delays.shape, *leaf.shape[1:]), models
     )
@@ -179,7 +186,7 @@ def _snapshot(
         jnp.sum(active, axis=1, dtype=jnp.int32),
         jax.vmap(_mean_where)(ages, active),
     )
-    return workers, state.pending, arrived, metrics
+    return workers, pending, arrived, metrics
 
 
 def _in_flight(
