@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 
 Row = Mapping[str, Any]
 Measure = Literal["error", "excess", "bias"]
-Line = dict[int, Row]
+Line = Mapping[int, Row]
 
 POINTS = 3  # delays that a slope needs at least
 FLAT = 0.25  # a slope below it: twice the delay costs less than 19 %

@@ -51,7 +51,7 @@ def render(summary: Mapping[str, Any]) -> str:
         for measure, name in _MEASURES.items():
             title = f"{name}, {kind} ages: power of tau_max"
             table = slopes_table(bound, kind, measure, digits=1)
-            parts.append(f"{title}\n{table.text()}")
+            parts.append(f"{wrap(title)}\n{table.text()}")
     parts.append(
         "\n".join(wrap(line) for line in (_units(summary), *verdicts(summary)))
     )
