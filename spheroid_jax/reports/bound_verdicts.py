@@ -120,6 +120,11 @@ def headline(bound: Bound) -> str:
             f"from tau_max = 1 / alpha on, the {name} {_FLAT} in {listing(counts)} of "
             f"{len(bound.places())} places"
         )
+    if wins := _wins(bound):
+        parts.append(
+            f"at tau_max {bound.taus[-1]} CGAD's error is lower than age-blind Adam's "
+            f"{wins} functions (95 %)"
+        )
     lowest = _lowest(bound)
     if lowest:
         parts.append(f"at tau_max {bound.taus[-1]} the lowest mean error is {lowest}")
@@ -260,6 +265,23 @@ def _fits(
     bound: Bound, method: str, measure: Measure, taus: Sequence[int] | None = None
 ) -> list[Slope]:
     return [slope(bound.line(f, k, method), measure, taus) for f, k in bound.places()]
+
+
+def _wins(bound: Bound) -> str:
+    """On how many functions CGAD beats age-blind Adam at the largest tau_max."""
+    if not {"adam", "cgad"} <= set(bound.methods):
+        return ""
+    tau, total, parts = bound.taus[-1], len(bound.functions), []
+    for kind in bound.kinds:
+        pairs = [
+            (bound.line(f, kind, "cgad"), bound.line(f, kind, "adam"))
+            for f in bound.functions
+        ]
+        found = [ratio(ours[tau], theirs[tau]) for ours, theirs in pairs]
+        lower = sum(one is not None and one.high < 1 for one in found)
+        higher = sum(one is not None and one.low > 1 for one in found)
+        parts.append(f"in {lower} and higher in {higher} under {kind} ages")
+    return f"{', '.join(parts)}, of {total}"
 
 
 def _lowest(bound: Bound) -> str:

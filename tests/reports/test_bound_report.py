@@ -226,6 +226,16 @@ def test_the_headline_counts_both_sides(summary: dict[str, Any]) -> None:
     assert "momentum SGD grows like tau_max to the power 2.00 to 2.00" in text
     assert "bias doesn't grow in 2 (CGAD) and 0 (Age-blind Adam) of 2 places" in text
     assert "lowest mean error is CGAD's in 2." in text
+    wins = "in 1 and higher in 0 under fixed ages, in 1 and higher in 0 under uniform"
+    assert (
+        f"At tau_max 32 CGAD's error is lower than age-blind Adam's {wins}".lower()
+        in (text.lower())
+    )
+    for row in summary["rows"]:
+        if row["method"] == "adam" and row["kind"] == "fixed":
+            row["error"] = (0.1 * SPREAD).tolist()
+    text = says.headline(Bound(summary))
+    assert "in 0 and higher in 1 under fixed ages, in 1 and higher in 0" in text
 
 
 def test_a_bound_that_fails_is_shouted(summary: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ def test_measures_are_those_of_the_definition() -> None:
     delays = np.minimum(rng.integers(0, 4, (8, 2)), np.arange(8)[:, None])
     weights = rng.uniform(size=(8, 2)).astype(np.float32)
     given = jnp.asarray(path), jnp.asarray(delays), jnp.asarray(weights)
-    found = jax.jit(lambda *given: measure(BOWL, *given, 0.25))(*given)
+    found = jax.jit(lambda p, d, w: measure(BOWL, p, d, w, 0.25))(*given)
     squares, biases, blind = [], [], []
     for t in range(8):
         for worker in range(2):
