@@ -89,7 +89,9 @@ def adam_step(
         # aren't stored, it would cost a copy of the old ones in a donated update.
         mu = optax.tree.where(arrived, mu, old_mu)
         nu = optax.tree.where(arrived, nu, old_nu)
-        count = jnp.maximum(count, 1)  # 0 if nothing ever arrived
+        # 0 if nothing ever arrived; 0 / 0 would alarm jax_debug_nans before it's
+        # selected away.
+        count = jnp.maximum(count, 1)
     mu_hat = optax.tree.bias_correction(mu, b1, count)
     nu_hat = optax.tree.bias_correction(nu, b2, count)
     results = [(None, mu, nu) for mu, nu in zip(mus, nus, strict=True)]

@@ -194,6 +194,12 @@ def test_a_fragment_that_was_never_synced_has_finite_gradients() -> None:
     assert np.isfinite(jax.jit(jax.grad(loss))(0.2))
 
 
+def test_a_fragment_that_was_never_synced_raises_no_alarm() -> None:
+    with jax.debug_nans(True):
+        (steps, _), *_ = run(pa_cgad(0.1, FRAGMENTS), [{"synced": one(0)}])
+    np.testing.assert_array_equal(steps["embed"], np.zeros((3, 2)))
+
+
 def test_ages_reach_the_cut_off_without_gradients() -> None:
     # Long unsynced, then synced: the gate is shut, and the first step is 0, not NaN.
     tx = pa_cgad(0.1, FRAGMENTS, tau_cut=3.0)
