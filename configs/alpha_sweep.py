@@ -32,14 +32,14 @@ def get_config(size: str = "quick") -> ConfigDict:
     c = config.delayed()
     c.name = "alpha_sweep"
     c.methods = ("adam", "adam_decay", "cgad")
-    c.sweep = ConfigDict()
-    c.sweep.axis = "outer.alpha"
-    c.sweep.panel = "delay.kind"
-    c.sweep.cells = tuple(
-        f"outer.alpha={alpha} delay.kind={kind} delay.tau={tau}"
-        for kind, tau in (("fixed", 8), ("uniform", 16))
-        for alpha in GRID
+    c.sweep = config.delay_cells(
+        "outer.alpha",
+        tuple(
+            f"outer.alpha={alpha} delay.kind={kind} delay.tau={tau}"
+            for kind, tau in (("fixed", 8), ("uniform", 16))
+            for alpha in GRID
+        ),
+        panel="delay.kind",
+        log_x=True,
     )
-    c.sweep.log_x = True
-    c.sweep.cells_at_once = 1
     return at_size(c, SIZES, size)

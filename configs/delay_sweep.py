@@ -47,16 +47,15 @@ def get_config(size: str = "quick") -> ConfigDict:
     fixed = (0, 4, 8, 16) if size == "quick" else (0, 1, 2, 4, 8, 16)
     varying = (8, 16) if size == "quick" else (1, 2, 4, 8, 16)
     c.methods = METHODS
-    c.sweep = ConfigDict()
-    c.sweep.axis = "delay.tau"
-    c.sweep.panel = "delay.kind"
-    c.sweep.cells = (
-        *(f"delay.tau={tau} delay.kind=fixed" for tau in fixed),
-        *(
-            f"delay.tau={tau} delay.kind=uniform methods={','.join(TELLING)}"
-            for tau in varying
+    c.sweep = config.delay_cells(
+        "delay.tau",
+        (
+            *(f"delay.tau={tau} delay.kind=fixed" for tau in fixed),
+            *(
+                f"delay.tau={tau} delay.kind=uniform methods={','.join(TELLING)}"
+                for tau in varying
+            ),
         ),
+        panel="delay.kind",
     )
-    c.sweep.log_x = False
-    c.sweep.cells_at_once = 1
     return at_size(c, SIZES, size)

@@ -30,14 +30,13 @@ def get_config(size: str = "quick") -> ConfigDict:
     c = config.delayed()
     c.name = "gate_ablation"
     c.methods = ("adam", "cgad", "cgad_post", "cgad_both")
-    c.sweep = ConfigDict()
-    c.sweep.axis = "delay.tau"
-    c.sweep.panel = "delay.kind"
-    c.sweep.cells = tuple(
-        f"delay.tau={tau} delay.kind={kind}"
-        for kind in ("fixed", "uniform")
-        for tau in (4, 8, 16)
+    c.sweep = config.delay_cells(
+        "delay.tau",
+        tuple(
+            f"delay.tau={tau} delay.kind={kind}"
+            for kind in ("fixed", "uniform")
+            for tau in (4, 8, 16)
+        ),
+        panel="delay.kind",
     )
-    c.sweep.log_x = False
-    c.sweep.cells_at_once = 1
     return at_size(c, SIZES, size)

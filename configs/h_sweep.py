@@ -31,10 +31,9 @@ def get_config(size: str = "quick") -> ConfigDict:
     c.name = "h_sweep"
     c.methods = ("nesterov", "sgd", "adam", "adam_decay", "cgad")
     c.delay.tau = 8
-    c.sweep = ConfigDict()
-    c.sweep.axis = "train.local_steps"
-    c.sweep.panel = ""
-    c.sweep.cells = tuple(f"train.local_steps={steps}" for steps in (8, 32, 128))
-    c.sweep.log_x = True
-    c.sweep.cells_at_once = 1
+    c.sweep = config.delay_cells(
+        "train.local_steps",
+        tuple(f"train.local_steps={steps}" for steps in (8, 32, 128)),
+        log_x=True,
+    )
     return at_size(c, SIZES, size)

@@ -30,10 +30,9 @@ def get_config(size: str = "quick") -> ConfigDict:
     c = config.delayed()
     c.name = "outer_grid"
     c.methods = ("adam",)
-    c.sweep = ConfigDict()
-    c.sweep.axis = "outer.learning_rate"
-    c.sweep.panel = ""
-    c.sweep.cells = tuple(f"outer.learning_rate={rate}" for rate in GRID)
-    c.sweep.log_x = True
-    c.sweep.cells_at_once = 1
+    c.sweep = config.delay_cells(
+        "outer.learning_rate",
+        tuple(f"outer.learning_rate={rate}" for rate in GRID),
+        log_x=True,
+    )
     return at_size(c, SIZES, size)

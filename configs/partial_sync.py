@@ -24,8 +24,6 @@ _FRAGMENTS = {
     "sync.grace": 0.1,
     "delay.tau": 1,
     "delay.protocol": "in_flight",
-    # A fragment is synced every fourth round at best.
-    "train.rounds": 160,
 }
 SIZES: Sizes = {
     "quick": delayed.SIZES["quick"] | _FRAGMENTS | {"seeds": 3, "sync.quorum": 1},
@@ -42,10 +40,7 @@ def get_config(size: str = "quick") -> ConfigDict:
     c = config.delayed()
     c.name = "partial_sync"
     c.methods = ("adam", "cgad", "pa_adam", "pa_delay", "pa_cgad")
-    c.sweep = ConfigDict()
-    c.sweep.axis = "sync.drop"
-    c.sweep.panel = ""
-    c.sweep.cells = tuple(f"sync.drop={drop}" for drop in (0.0, 0.25, 0.5, 0.75))
-    c.sweep.log_x = False
-    c.sweep.cells_at_once = 1
+    c.sweep = config.delay_cells(
+        "sync.drop", tuple(f"sync.drop={drop}" for drop in (0.0, 0.25, 0.5, 0.75))
+    )
     return at_size(c, SIZES, size)

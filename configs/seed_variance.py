@@ -31,13 +31,12 @@ def get_config(size: str = "quick") -> ConfigDict:
     c = config.delayed()
     c.name = "seed_variance"
     c.methods = ("adam", "adam_decay", "cgad")
-    c.sweep = ConfigDict()
-    c.sweep.axis = "delay.tau"
-    c.sweep.panel = "train.precision"
-    c.sweep.cells = tuple(
-        f"delay.tau=8 train.precision={precision}"
-        for precision in ("float32", "bf16_8bit")
+    c.sweep = config.delay_cells(
+        "delay.tau",
+        tuple(
+            f"delay.tau=8 train.precision={precision}"
+            for precision in ("float32", "bf16_8bit")
+        ),
+        panel="train.precision",
     )
-    c.sweep.log_x = False
-    c.sweep.cells_at_once = 1
     return at_size(c, SIZES, size)

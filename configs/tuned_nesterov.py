@@ -41,10 +41,7 @@ def get_config(size: str = "quick") -> ConfigDict:
     }
     c.recipes = ConfigDict(dict(config.RECIPES) | grid)
     c.methods = (*grid, "adam", "cgad")
-    c.sweep = ConfigDict()
-    c.sweep.axis = "delay.tau"
-    c.sweep.panel = ""
-    c.sweep.cells = tuple(f"delay.tau={tau}" for tau in (0, 4, 8, 16))
-    c.sweep.log_x = False
-    c.sweep.cells_at_once = 1
+    c.sweep = config.delay_cells(
+        "delay.tau", tuple(f"delay.tau={tau}" for tau in (0, 4, 8, 16))
+    )
     return at_size(c, SIZES, size)

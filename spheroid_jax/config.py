@@ -10,7 +10,7 @@ Fields avoid ``None`` and lists, because ml_collections cannot override either f
 the command line; "not set" is an empty string or zero, and says so in its comment.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -225,6 +225,20 @@ def bound() -> ConfigDict:
     c.eval = ConfigDict()
     c.eval.last = 0.25  # share of a run, at its end, that the error is the mean of
     return c
+
+
+def delay_cells(
+    axis: str, cells: Sequence[str], *, panel: str = "", log_x: bool = False
+) -> ConfigDict:
+    """Returns the ``sweep`` section of a sweep of delayed runs."""
+    s = ConfigDict()
+    s.axis = axis  # field on the axis of the picture and in the head of the table
+    s.panel = panel  # field that has a panel and a table for each value; empty: none
+    s.cells = tuple(cells)  # overrides, one cell each; all methods run in each cell
+    s.log_x = log_x  # whether the axis is logarithmic
+    s.cells_at_once = 1  # cells of a method in one call, vmapped: for accelerators
+    s.threads = 2  # calls at a time: for CPUs, whose cores one small model won't fill
+    return s
 
 
 KINDS: Mapping[str, Callable[[], ConfigDict]] = {

@@ -210,6 +210,7 @@ SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
         "sweep.cells": _CELLS,
         "sweep.log_x": of_type(bool),
         "sweep.cells_at_once": _COUNT,
+        "sweep.threads": _COUNT,
     },
     "bound": {
         "sweep.axis": lambda _: (

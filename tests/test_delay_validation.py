@@ -103,6 +103,7 @@ def test_a_cell_that_is_wrong_is_named_with_its_place() -> None:
             "cells": ("delay.tau=1", "delay.tau=100"),
             "log_x": False,
             "cells_at_once": 1,
+            "threads": 1,
         }
     )
     (line,) = problems(c, 1)

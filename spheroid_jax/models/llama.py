@@ -30,6 +30,7 @@ from spheroid_jax.models.transformer import (
 # wide model. So scaled it starts at _OWN_LOGIT at most, whatever the width.
 _SCALE = 0.02
 _OWN_LOGIT = 4.0
+_UNROLLED = 4  # up to so many layers are compiled one after the other
 _FLAT = nn.initializers.lecun_normal()
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -198,7 +199,11 @@ class Llama:
 
         table = params["embedding"]["table"]
         h = self._pinned(table[x].astype(dtype) / _SCALE)
-        h, _ = jax.lax.scan(rematerialised(one, shape.remat), h, params["layers"])
+        # A loop of few turns costs a CPU more than it saves in compiling.
+        unroll = shape.layers if shape.layers <= _UNROLLED else 1
+        h, _ = jax.lax.scan(
+            rematerialised(one, shape.remat), h, params["layers"], unroll=unroll
+        )
         out = _norm(shape, None, "float32").apply(
             {"params": params["final_norm"]}, h.astype(jnp.float32)
         )

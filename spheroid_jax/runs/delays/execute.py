@@ -3,7 +3,8 @@
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -26,9 +27,26 @@ class Executor:
     def __init__(self, corpus: data.Corpus, max_delay: int) -> None:
         self._corpus, self._max_delay = corpus, max_delay
         # A sweep goes through its programs one after the other.
-        self._program = functools.lru_cache(maxsize=1)(self._build)
+        self._program = functools.lru_cache(maxsize=4)(self._build)
         self._jobs: dict[str, Job] = {}
         self._windows = functools.lru_cache(maxsize=2)(self._read)
+
+    def run_all(
+        self, groups: Iterable[Sequence[Job]], threads: int
+    ) -> Iterator[tuple[Sequence[Job], list[dict[str, Any]]]]:
+        """Runs groups of jobs, ``threads`` at a time; yields each as it finishes."""
+        if threads == 1:
+            for jobs in groups:
+                yield jobs, self.run(jobs)
+            return
+        pool = futures.ThreadPoolExecutor(threads)
+        try:
+            # JAX lets go of Python's lock while it compiles and while it computes.
+            running = {pool.submit(self.run, jobs): jobs for jobs in groups}
+            for done in futures.as_completed(running):
+                yield running[done], done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """Runs jobs of one program in one call; returns a result for each."""

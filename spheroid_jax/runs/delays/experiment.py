@@ -52,8 +52,10 @@ def run_delayed(
     for line in _opening(config, corpus, cells, workdir):
         say(line)
     executor = execute.Executor(corpus, most)
-    at_once = config.sweep.cells_at_once if "sweep" in config else 1
-    _run_all(cells, results, executor, at_once, say)
+    at_once, threads = 1, 1
+    if "sweep" in config:
+        at_once, threads = config.sweep.cells_at_once, config.sweep.threads
+    _run_all(cells, results, executor, (at_once, threads), say)
     summary = _summary(config, corpus, cells, results)
     # Of earlier sessions only the jobs' own time is known; of this one, everything.
     spent = sum(row["seconds"] for row in _distinct(cells, results))
@@ -67,7 +69,7 @@ def _run_all(
     cells: Sequence[Cell],
     results: Results,
     executor: execute.Executor,
-    at_once: int,
+    side_by_side: tuple[int, int],
     say: Say,
 ) -> None:
     every = {job.identity: (job, cell) for cell in cells for job in cell.jobs}
@@ -76,8 +78,9 @@ def _run_all(
     if done:
         say(f"{done} of {len(every)} finished before, not run again")
     began, fresh = time.perf_counter(), 0
-    for jobs in execute.chunks(left, at_once):
-        for job, result in zip(jobs, executor.run(jobs), strict=True):
+    at_once, threads = side_by_side
+    for jobs, found in executor.run_all(execute.chunks(left, at_once), threads):
+        for job, result in zip(jobs, found, strict=True):
             results.add(job.identity, result)
             done, fresh = done + 1, fresh + 1
             rest = (time.perf_counter() - began) / fresh * (len(left) - fresh)
