@@ -220,6 +220,8 @@ def _value(kind: _Kind, field: str, text: str) -> Any:
         return text
     try:
         value = allowed(text)
+        if value != value:  # float takes "nan"
+            raise ValueError
     except ValueError:
         what = "a whole number" if allowed is int else "a number"
         raise RecipeError(f"{field}={text} is not {what}") from None

@@ -174,10 +174,13 @@ def _exchange(
 ) -> tuple[DelayQueue, Any]:
     """Sends the synced fragments' pseudo-gradients, and receives what is due."""
     anchor = restack_layers(state.anchor)
-    delta = masked_mean(
-        jax.tree.map(lambda a, m: difference(a[None], m[0]), anchor, models),
-        given.accepted,
-    )
+
+    def change(a: Array, m: Array) -> Array:
+        # In the workers' precision, as they took it over: what was lost in rounding
+        # the anchor is no change of theirs.
+        return difference(a[None].astype(m.dtype), m[0])
+
+    delta = masked_mean(jax.tree.map(change, anchor, models), given.accepted)
     sent = by_fragment(
         sync,
         lambda leaf, f: jnp.where(given.synced[f], leaf, jnp.zeros_like(leaf)),

@@ -33,7 +33,7 @@ def scan_rounds(
       rounds ``every``, ``2 every``, ... (R / every,).
     """
     rounds = len(jax.tree.leaves(given)[0])
-    if rounds % every:
+    if every < 1 or rounds % every:
         raise ValueError(f"every={every} must divide the {rounds} rounds")
 
     def stretch(state: State, given: Any) -> Any:
