@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spheroid_jax.partition import blocks, everything, masked_mean
+from spheroid_jax.partition import blocks, difference, everything, masked_mean
 
 
 @pytest.fixture
@@ -93,3 +93,38 @@ def test_masked_mean_does_not_hide_a_bad_value_that_was_chosen() -> None:
 def test_masked_mean_keeps_the_type_of_its_leaves() -> None:
     half = masked_mean(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(2, bool))
     assert half.dtype == jnp.bfloat16
+
+
+def test_a_difference_of_half_precision_is_exact() -> None:
+    """In bfloat16 the difference of 256 and 1.0078125 would be rounded to 255."""
+    sent = jnp.array([256.0, 1.0], jnp.bfloat16)
+    returned = jnp.array([1.0078125, 1.0078125], jnp.bfloat16)
+    delta = difference(sent, returned)
+    assert delta.dtype == jnp.float32
+    np.testing.assert_array_equal(delta, [254.9921875, -0.0078125])
+    single = difference(jnp.float32(3.0), jnp.float32(1.0))
+    assert single.dtype == jnp.float32
+    assert float(single) == 2.0
+    # A model in single precision that was returned in half: what was sent counts.
+    mixed = difference(jnp.float32(1.001), jnp.bfloat16(1.0))
+    assert float(mixed) == pytest.approx(0.001, rel=1e-4)
+
+
+def test_workers_may_hold_the_model_in_a_type_of_their_own(params: Any) -> None:
+    awkward = jax.tree.map(lambda leaf: leaf + 1.2345678, params)
+    parts = everything(jnp.bfloat16).take(awkward)
+    assert {leaf.dtype for leaf in jax.tree.leaves(parts)} == {jnp.dtype("bfloat16")}
+    jax.tree.map(
+        lambda part, leaf: np.testing.assert_array_equal(
+            part[0], leaf.astype(jnp.bfloat16)
+        ),
+        parts,
+        awkward,
+    )
+    # What comes back is put together as it is: pseudo-gradients are float32.
+    put = everything(jnp.bfloat16).put(
+        jax.tree.map(lambda leaf: leaf[None], awkward), jnp.ones(1, bool)
+    )
+    jax.tree.map(np.testing.assert_array_equal, put, awkward)
+    kept = everything().take({"w": jnp.ones(2, jnp.float16)})
+    assert kept["w"].dtype == jnp.float16

@@ -12,7 +12,9 @@ import pytest
 from spheroid_jax import partition
 from spheroid_jax.models import Autoregressive, InterfaceShape, TransformerShape
 from spheroid_jax.objectives import Batch, cross_entropy, split_windows
+from spheroid_jax.optim.quantized import adamw_8bit
 from spheroid_jax.rounds import Engine, decays, inner_optimizer, local_phase
+from spheroid_jax.rounds.worker import renewed
 
 STEPS, BATCH, LENGTH, WIDTH = 6, 2, 8, 16
 
@@ -260,3 +262,46 @@ def test_gradients_above_the_clip_count_by_their_direction() -> None:
     assert np.abs(end(spike, 0.0) - end(level, 0.0)).max() > 1e-3
     # The clip is on the norm of all leaves together, and off at zero.
     np.testing.assert_array_equal(end(level, 0.0), end(level, 5.0))
+
+
+class TestRenewed:
+    """A worker that forgets its moments but not how far its schedule is."""
+
+    @staticmethod
+    def trained(steps: int, params: Any, optimizer: Any) -> Any:
+        state = optimizer.init(params)
+        for _ in range(steps):
+            _, state = optimizer.update(params, state, params)
+        return state
+
+    @pytest.mark.parametrize("adamw", [optax.adamw, adamw_8bit])
+    def test_moments_and_their_count_are_fresh_and_the_schedule_is_not(
+        self, adamw: Any
+    ) -> None:
+        params = {"kernel": jnp.ones((2, 128))}
+        optimizer = inner_optimizer(0.1, 10, warmup_steps=4, adamw=adamw)
+        old = self.trained(3, params, optimizer)
+        new = renewed(optimizer, params, old)
+        assert jax.tree.structure(new) == jax.tree.structure(old)
+        fresh = jax.tree_util.tree_leaves_with_path(optimizer.init(params))
+        kept = []
+        for (path, begun), got, had in zip(
+            fresh, jax.tree.leaves(new), jax.tree.leaves(old), strict=True
+        ):
+            assert got.dtype == had.dtype
+            if not np.array_equal(got, begun):
+                np.testing.assert_array_equal(got, had)
+                kept.append((jax.tree_util.keystr(path), int(got)))
+        assert [count for _, count in kept] == [3]
+        # The next step has the schedule's fourth rate and the first step's moments.
+        update, _ = optimizer.update(params, new, params)
+        first, _ = optimizer.update(params, optimizer.init(params), params)
+        np.testing.assert_allclose(
+            update["kernel"], 4 * np.asarray(first["kernel"]), rtol=1e-5
+        )
+
+    def test_without_a_schedule_everything_is_fresh(self) -> None:
+        params = {"kernel": jnp.ones(3)}
+        optimizer = optax.adam(0.1)
+        new = renewed(optimizer, params, self.trained(3, params, optimizer))
+        jax.tree.map(np.testing.assert_array_equal, new, optimizer.init(params))
