@@ -76,9 +76,13 @@ def test_what_can_not_be_read_is_refused_in_one_line(text: str, message: str) ->
 def test_what_nobody_sets_is_missing() -> None:
     with pytest.raises(RecipeError, match="adam needs b1: add b1=VALUE"):
         parse_recipe("adam learning_rate=1", {})
-    numbers = {k: v for k, v in DEFAULTS.items() if k != "gate"}
-    with pytest.raises(RecipeError, match="cgad needs gate: add gate=VALUE"):
-        parse_recipe("cgad", numbers)
+    with pytest.raises(RecipeError, match="delayed_nesterov needs period"):
+        parse_recipe("delayed_nesterov learning_rate=1 momentum=0", {})
+
+
+def test_a_word_that_nobody_sets_is_the_first_of_its_kind() -> None:
+    assert parse_recipe("cgad", DEFAULTS).choices == {"gate": "pre"}
+    assert parse_recipe("pa_cgad", DEFAULTS).choices == {"ages": "fragment"}
 
 
 def test_a_recipe_overrides_the_defaults_and_takes_no_others() -> None:
@@ -112,7 +116,7 @@ def test_every_recipe_moves_parameters_and_may_be_traced(name: str) -> None:
     fixed = [
         Recipe(
             recipe.name,
-            recipe.numbers | {"learning_rate": rate},
+            dict(recipe.numbers) | {"learning_rate": rate},
             recipe.choices,
         )
         for rate in np.asarray(grid["learning_rate"]).tolist()

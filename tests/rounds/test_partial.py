@@ -130,7 +130,7 @@ def in_lists(
             fleet.append(Parcel(due, int(delays[t]), synced[t], delta))
         landed = [p for p in fleet if p.due == t]
         fleet = [p for p in fleet if p.due > t]
-        delay = np.mean([p.delay for p in landed]) if landed else 0.0
+        delay = float(np.mean([p.delay for p in landed])) if landed else 0.0
         gradient, present = np.zeros(len(theta)), [False] * fragments
         for f in range(fragments):
             holding = [p.delta for p in landed if p.synced[f]]
@@ -207,7 +207,7 @@ def schedules(fragments: int) -> dict[str, Sync]:
     everybody = jnp.ones((ROUNDS, WORKERS), bool)
 
     def delay(*pattern: int) -> jax.Array:
-        return jnp.resize(jnp.asarray(pattern, jnp.int32), ROUNDS)
+        return jnp.resize(jnp.asarray(pattern, jnp.int32), (ROUNDS,))
 
     return {
         "in turn": Sync(delay(0), turns, everybody),

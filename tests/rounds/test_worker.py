@@ -282,7 +282,8 @@ class TestRenewed:
         optimizer = inner_optimizer(0.1, 10, warmup_steps=4, adamw=adamw)
         old = self.trained(3, params, optimizer)
         new = renewed(optimizer, params, old)
-        assert jax.tree.structure(new) == jax.tree.structure(old)
+        structures: list[Any] = [jax.tree.structure(tree) for tree in (new, old)]
+        assert structures[0] == structures[1]
         fresh = jax.tree_util.tree_leaves_with_path(optimizer.init(params))
         kept = []
         for (path, begun), got, had in zip(
