@@ -37,7 +37,7 @@ def bound_figure(summary: Mapping[str, Any]) -> Figure:
     """Draws all methods, a column a function, a row a measure and kind of ages.
 
     Lines are means over seeds and bars their standard errors. A cell that diverged is
-    a cross at the upper edge. A grey line of slope two and one at ``1 / alpha`` guide
+    a cross near the upper edge. A grey line of slope two and one at ``1 / alpha`` guide
     the eye.
     """
     bound = Bound(summary)
@@ -62,7 +62,7 @@ def _panel(axes: Axes, bound: Bound, function: str, kind: str, measure: str) -> 
     lines = {m: bound.line(function, kind, m) for m in bound.methods}
     axes.set_xscale("log")
     axes.set_yscale("log")
-    for method, line in lines.items():
+    for number, (method, line) in enumerate(lines.items()):
         style = {"linewidth": 1.4, "markersize": 4.5} | dict(_STYLES.get(method, {}))
         shown = [t for t in line if not lost(line[t]) and (t or measure == "error")]
         found = [values(line[t], measure) for t in shown]
@@ -75,7 +75,7 @@ def _panel(axes: Axes, bound: Bound, function: str, kind: str, measure: str) -> 
         place = axes.get_xaxis_transform()
         axes.plot(
             [t or _ZERO for t in gone],
-            [0.98] * len(gone),
+            [0.98 - 0.04 * number] * len(gone),  # none hides another
             transform=place,
             linestyle="none",
             marker="x",
@@ -85,6 +85,7 @@ def _panel(axes: Axes, bound: Bound, function: str, kind: str, measure: str) -> 
     ticks = [t or _ZERO for t in bound.taus]
     axes.set_xticks(ticks, [str(t) for t in bound.taus])
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="y", which="minor", labelsize=7)
     plots._decorate(axes)
 
 

@@ -66,8 +66,8 @@ def render_report(summary: Mapping[str, Any]) -> str:
         "## What it shows",
         items(verdicts(summary)),
         f"![Error and bias against tau_max]({PICTURE})",
-        "Lines are means over seeds, bars standard errors. A cross at the upper edge "
-        "is a cell that diverged.",
+        "Lines are means over seeds, bars standard errors. A cross near the upper "
+        "edge is a cell that diverged.",
         "## The inequality",
         "Largest tau sigma(tau) over real tau, against 1 / (e alpha).",
         inequality_table(summary).markdown(),

@@ -212,6 +212,24 @@ def test_saturation_goes_both_ways(summary: dict[str, Any]) -> None:
     assert "the error grows in 2 of 2 places" in text
 
 
+def test_what_seeds_disagree_on_is_not_told(summary: dict[str, Any]) -> None:
+    powers = np.array([0.0, 0.5, 0.0, 0.5])
+    apart = np.array([0.5, 1.5, 0.7, 1.2])  # 0.89 in the geometric mean
+    adam = {row["tau_max"]: row for row in line(summary, "adam").values()}
+    for row in summary["rows"]:
+        if row["method"] == "cgad" and row["kind"] == "fixed":
+            row["error"] = ((row["tau_max"] / 8) ** powers).tolist()
+        elif row["method"] == "cgad" and row["tau_max"]:
+            row["error"] = (adam[row["tau_max"]]["error"] * apart).tolist()
+    bound = Bound(summary)
+    late = slope(bound.line("ripples", "fixed", "cgad"), "error", bound.late())
+    assert late.low < 0.25 < late.high
+    text = says.saturation_sentence(bound, "cgad")
+    assert "the error can't be told in 1 (fixed ripples)" in text
+    text = says.against_adam(bound, "cgad", "uniform")
+    assert "lower in 0 of 6 cells, higher in 0, not told apart in 6" in text
+
+
 def test_adam_is_compared_cell_by_cell(summary: dict[str, Any]) -> None:
     # 0.1 min(tau, 5) against 0.05 tau: lower at 16 and 32 alone.
     text = says.against_adam(Bound(summary), "cgad", "uniform")
@@ -283,21 +301,23 @@ def test_the_picture_has_all_methods_and_marks_what_diverged(
     summary: dict[str, Any],
 ) -> None:
     lose(summary, "nesterov", 32)
+    lose(summary, "cgad", 32)
     figure = bound_figure(summary)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["ripples, fixed ages", "ripples, uniform ages"] * 2
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert {"Nesterov", "Age-blind Adam", "CGAD"} <= set(names)
-    for axes, crosses in zip(figure.axes, (1, 0, 1, 0), strict=True):
+    for axes, crosses in zip(figure.axes, (2, 0, 2, 0), strict=True):
         assert axes.get_xscale() == axes.get_yscale() == "log"
         marked = [x for x in axes.get_lines() if x.get_marker() == "x"]
-        assert sum(len(np.asarray(x.get_xdata())) for x in marked) == crosses
+        places = [(x, y) for line in marked for x, y in np.asarray(line.get_xydata())]
+        assert len(set(places)) == len(places) == crosses
     bars = figure.axes[0].containers[2]
     assert isinstance(bars, ErrorbarContainer)
     drawn = bars.lines[0]
     np.testing.assert_allclose(
         np.asarray(drawn.get_ydata(), float),
-        [saturating(tau) * SPREAD.mean() for tau in TAUS],
+        [saturating(tau) * SPREAD.mean() for tau in TAUS[:-1]],
     )
 
 
