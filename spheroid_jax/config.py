@@ -214,7 +214,7 @@ def bound() -> ConfigDict:
 
     c.outer = ConfigDict()
     # Each method takes the one with the lowest error without delay.
-    c.outer.learning_rates = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+    c.outer.learning_rates = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
     c.outer.momentum = 0.9  # heavy ball and Nesterov
     c.outer.b1 = 0.9  # the Adam family
     c.outer.b2 = 0.999  # the Adam family

@@ -27,6 +27,9 @@ RECIPES: Mapping[str, str] = {
 }
 
 
+_AT_ONCE = 128  # rounds whose gradients are computed together
+
+
 class Measured(NamedTuple):
     """What a run leaves behind, each a float32 scalar; "late" is its last part.
 
@@ -168,8 +171,10 @@ def measure(
     """
     rounds = delays.shape[0]
     late = max(1, round(last * rounds))
-    values = jax.vmap(function.value)(path)
-    gradients = jax.vmap(jax.grad(function.value))(path)
+    # All at once, a network's activations at every round would take gigabytes.
+    values, gradients = jax.lax.map(
+        jax.value_and_grad(function.value), path, batch_size=_AT_ONCE
+    )
     squares = jnp.sum(jnp.square(gradients), axis=1)[-late:]
     versions = jnp.arange(rounds)[:, None] - delays
     gaps = gradients[:-1, None] - gradients[versions]
