@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -13,9 +13,14 @@ import numpy as np
 from jax import Array
 
 from spheroid_jax import data
-from spheroid_jax.models import VOCABULARY
+from spheroid_jax.models import VOCABULARY, Llama
 from spheroid_jax.runs.delays.jobs import Cell, Job
-from spheroid_jax.runs.delays.program import Program, Run, build_program
+from spheroid_jax.runs.delays.program import (
+    Program,
+    Run,
+    build_model,
+    build_program,
+)
 from spheroid_jax.runs.delays.schedules import schedule
 
 CHANCE = math.log(VOCABULARY)  # loss of a model that knows nothing, nats per byte
@@ -30,6 +35,7 @@ class Executor:
         self._program = functools.lru_cache(maxsize=4)(self._build)
         self._jobs: dict[str, Job] = {}
         self._windows = functools.lru_cache(maxsize=2)(self._read)
+        self._init = functools.lru_cache(maxsize=2)(_compiled_init)
 
     def run_all(
         self, groups: Iterable[Sequence[Job]], threads: int
@@ -64,10 +70,12 @@ class Executor:
         schedules = _stack(
             [_stack([schedule(job.config, seed) for seed in seeds]) for job in jobs]
         )
+        params, keys = self._starts(first.program, seeds)
         run = jax.block_until_ready(
             program(
                 numbers,
-                jnp.stack([jax.random.key(seed) for seed in seeds]),
+                params,
+                keys,
                 self._windows(settings, seeds),
                 validation_windows(self._corpus, first),
                 schedules,
@@ -80,6 +88,13 @@ class Executor:
         job = self._jobs[text]
         return build_program(job.config, job.recipe, self._max_delay)
 
+    def _starts(self, text: str, seeds: tuple[int, ...]) -> tuple[Any, Array]:
+        """Parameters, leaves (S, ...), and keys (S,): of the seed, not the method."""
+        init = self._init(build_model(self._jobs[text].config))
+        both = [jax.random.split(jax.random.key(seed)) for seed in seeds]
+        starts, keys = jnp.stack(both, axis=1)
+        return init(starts), keys
+
     def _read(self, settings: Any, seeds: tuple[int, ...]) -> Array:
         """Windows of every round, uint8 (S, R, 1, M, H, N, T+1)."""
         fields = dict(settings)
@@ -89,6 +104,10 @@ class Executor:
             batches = data.round_batches(self._corpus.train, **fields, seed=seed)
             all_seeds.append(np.stack([batches[r] for r in range(rounds)]))
         return jnp.asarray(np.stack(all_seeds))
+
+
+def _compiled_init(model: Llama) -> Callable[[Array], Any]:
+    return jax.jit(jax.vmap(model.init))
 
 
 def window_settings(job: Job) -> dict[str, Any]:

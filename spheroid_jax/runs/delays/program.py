@@ -34,7 +34,7 @@ class Run(NamedTuple):
     metrics: dict[str, Array]
 
 
-Program = Callable[[Mapping[str, Array], Array, Array, Array, Any], Run]
+Program = Callable[[Mapping[str, Array], Any, Array, Array, Array, Any], Run]
 
 
 def build_model(config: ConfigDict) -> Llama:
@@ -56,9 +56,10 @@ def build_model(config: ConfigDict) -> Llama:
 def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Program:
     """Compiles, on its first call, all runs of one method.
 
-    The program maps ``(numbers of the recipe, leaves (J,); keys (S,); windows (S, R, 1,
-    M, H, N, T+1); validation windows; schedules, leaves (J, S, R, ...))`` to a ``Run``
-    with leading axes (J, S): J settings of the same method, S seeds.
+    The program maps ``(numbers of the recipe, leaves (J,); parameters, leaves (S, ...);
+    keys (S,); windows (S, R, 1, M, H, N, T+1); validation windows; schedules, leaves
+    (J, S, R, ...))`` to a ``Run`` with leading axes (J, S): J settings of the same
+    method, S seeds.
 
     Args:
       config: everything but seeds, delays and the recipe's numbers is compiled in.
@@ -68,30 +69,33 @@ def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Program
 
     def one(
         numbers: Mapping[str, Array],
+        params: Any,
         key: Array,
         windows: Array,
         validation: Array,
         schedule: Any,
     ) -> Run:
         traced = Recipe(recipe.name, numbers, recipe.choices)
-        return _run(config, traced, max_delay, key, windows, validation, schedule)
+        return _run(
+            config, traced, max_delay, params, key, windows, validation, schedule
+        )
 
-    seeds = jax.vmap(one, in_axes=(None, 0, 0, None, 0))
-    return jax.jit(jax.vmap(seeds, in_axes=(0, None, None, None, 0)))
+    seeds = jax.vmap(one, in_axes=(None, 0, 0, 0, None, 0))
+    return jax.jit(jax.vmap(seeds, in_axes=(0, None, None, None, None, 0)))
 
 
 def _run(
     config: ConfigDict,
     recipe: Recipe,
     max_delay: int,
+    params: Any,
     key: Array,
     windows: Array,
     validation: Array,
     schedule: Any,
 ) -> Run:
     model = build_model(config)
-    init_key, round_key, eval_key = jax.random.split(key, 3)
-    params = model.init(init_key)
+    round_key, eval_key = jax.random.split(key)
     judge = reference_evaluator(model, config.eval.batch)
 
     def evaluate(params: Any) -> Array:
