@@ -170,7 +170,9 @@ def delayed() -> ConfigDict:
 
     c.sync = ConfigDict()
     c.sync.fragments = 1  # into how many the layers are dealt; 1 = synced as a whole
-    c.sync.schedule = "round_robin"  # every | round_robin: which fragments in a round
+    c.sync.schedule = "round_robin"  # every | round_robin | periods: who and when
+    c.sync.periods = (1, 2, 4, 8)  # rounds between syncs of each fragment; periods only
+    c.sync.offsets = (0, 1, 2, 3)  # round of each fragment's first sync; periods only
     c.sync.drop = 0.0  # probability that a fragment's sync is lost
     c.sync.quorum = 0  # K: a round waits for so many workers; 0 = for all
     c.sync.grace = 0.0  # how long it waits beyond, in mean times of a worker

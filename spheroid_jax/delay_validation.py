@@ -110,7 +110,7 @@ def _fragments(v: Values) -> str:
         return "sync.* needs updates on their way: set delay.protocol=in_flight"
     if v["delay.kind"] not in ("fixed", "trace"):
         return f"sync.* can't use delay.kind={v['delay.kind']}: use fixed"
-    period = v["sync.fragments"] if v["sync.schedule"] == "round_robin" else 1
+    period = _period(v)
     if v["delay.kind"] == "fixed" and v["delay.tau"] >= period:
         return (
             f"delay.tau={v['delay.tau']} must be below the {period} rounds between two "
@@ -121,6 +121,26 @@ def _fragments(v: Values) -> str:
             f"sync.fragments={v['sync.fragments']} is more than "
             f"model.layers={v['model.layers']}: lower it"
         )
+    return ""
+
+
+def _period(v: Values) -> int:
+    """The fewest rounds between two syncs of one fragment."""
+    schedule = v["sync.schedule"]
+    if schedule == "periods":
+        return min(v["sync.periods"])
+    return v["sync.fragments"] if schedule == "round_robin" else 1
+
+
+def _periods(v: Values) -> str:
+    if not synced_in_parts(v) or v["sync.schedule"] != "periods":
+        return ""
+    for field in ("sync.periods", "sync.offsets"):
+        if len(v[field]) != v["sync.fragments"]:
+            return (
+                f"{field} has {len(v[field])} numbers for sync.fragments="
+                f"{v['sync.fragments']}: give one for each fragment"
+            )
     return ""
 
 
@@ -142,5 +162,6 @@ _CHECKS: tuple[Callable[[Values], str], ...] = (
     _trace,
     _skip,
     _fragments,
+    _periods,
     _quorum,
 )

@@ -24,7 +24,7 @@ SHARDINGS = ("replica", "worker", "shared")
 PRECISIONS = ("float32", "bf16_8bit")
 STARTS = ("ramp", "skip")
 DELAYS = ("fixed", "uniform", "per_worker", "trace")
-SCHEDULES = ("every", "round_robin")
+SCHEDULES = ("every", "round_robin", "periods")
 
 _COUNT = number(int, Interval(1))
 _WHOLE = number(int, Interval(0))
@@ -127,6 +127,8 @@ _DELAYS: Mapping[str, Rule] = {
     "delay.trace": of_type(str),
     "sync.fragments": _COUNT,
     "sync.schedule": one_of(SCHEDULES),
+    "sync.periods": tuple_of(_COUNT, "(1, 2, 4, 8)", distinct=False),
+    "sync.offsets": tuple_of(_WHOLE, "(0, 1, 2, 3)", distinct=False),
     "sync.drop": number(float, Interval(0, 1, below=True)),
     "sync.quorum": _WHOLE,
     "sync.grace": _NOT_NEGATIVE,

@@ -56,6 +56,24 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
         ("delay.kind=uniform", "use fixed"),
     ),
     (
+        (
+            "sync.fragments=2",
+            "delay.protocol=in_flight",
+            "sync.schedule=periods",
+        ),
+        ("sync.periods has 4 numbers", "sync.fragments=2"),
+    ),
+    (
+        (
+            "sync.fragments=4",
+            "delay.protocol=in_flight",
+            "sync.schedule=periods",
+            "sync.periods=(2,2,4,8)",
+            "delay.tau=2",
+        ),
+        ("delay.tau=2", "below the 2 rounds"),
+    ),
+    (
         ("sync.quorum=5", "delay.protocol=in_flight"),
         ("sync.quorum=5", "train.replicas=4"),
     ),
@@ -78,6 +96,7 @@ SOUND: list[tuple[str, ...]] = [
     ("delay.kind=trace", "delay.trace=a.csv"),
     ("sync.fragments=4", "delay.protocol=in_flight", "delay.tau=3"),
     ("sync.fragments=4", "delay.protocol=in_flight", "methods=pa_cgad,adam"),
+    ("sync.fragments=4", "delay.protocol=in_flight", "sync.schedule=periods"),
     ("sync.quorum=4", "delay.protocol=in_flight"),
     ("recipes.cgad=cgad tau_cut=0.5 alpha=0 gate=both",),
 ]

@@ -39,7 +39,11 @@ def staleness_figure() -> Figure:
             bound = 1 / (math.e * alpha)
             right.axhline(bound, color=color, linewidth=0.6)
             right.annotate(
-                f"1 / ({alpha} e)", (_OLDEST, bound), ha="right", va="bottom", fontsize=8
+                f"1 / ({alpha} e)",
+                (_OLDEST, bound),
+                ha="right",
+                va="bottom",
+                fontsize=8,
             )
     left.plot(
         ages,

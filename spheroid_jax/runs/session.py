@@ -1,8 +1,10 @@
 """A main's frame: options in; one line for a failure, the way back after a stop."""
 
+import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -11,6 +13,7 @@ from spheroid_jax.checkpoints import CheckpointError
 from spheroid_jax.commandline import Options, parse
 from spheroid_jax.data import CorpusError, DataStateError
 from spheroid_jax.reports.log import MetricsError
+from spheroid_jax.runs.delays.execute import JOB_THREADS
 from spheroid_jax.runs.delays.results import ResultsError
 from spheroid_jax.runs.loop import TrainingError
 from spheroid_jax.runs.workdir import WorkdirError, default_workdir
@@ -73,10 +76,22 @@ def session(
     except KeyboardInterrupt:
         # A second Ctrl-C while saying this must not look like a crash.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("stopped; the last checkpoint is kept. Go on with:", file=sys.stderr)
+        print("stopped; what was saved is kept. Go on with:", file=sys.stderr)
         print(f"  {resume_command(options.command, workdir)}", file=sys.stderr)
+        _leave_jobs()
         return 130
     return 0
+
+
+def _leave_jobs() -> None:
+    """Ends the process if jobs still compute.
+
+    They can't be interrupted, and Python would wait for them: hours, for a large one.
+    """
+    if any(t.name.startswith(JOB_THREADS) for t in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

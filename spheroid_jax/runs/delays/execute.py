@@ -23,6 +23,7 @@ from spheroid_jax.runs.delays.program import (
 )
 from spheroid_jax.runs.delays.schedules import schedule
 
+JOB_THREADS = "jobs"  # what the names of their threads begin with
 CHANCE = math.log(VOCABULARY)  # loss of a model that knows nothing, nats per byte
 
 
@@ -40,12 +41,12 @@ class Executor:
     def run_all(
         self, groups: Iterable[Sequence[Job]], threads: int
     ) -> Iterator[tuple[Sequence[Job], list[dict[str, Any]]]]:
-        """Runs groups of jobs, ``threads`` at a time; yields each as it finishes."""
-        if threads == 1:
-            for jobs in groups:
-                yield jobs, self.run(jobs)
-            return
-        pool = futures.ThreadPoolExecutor(threads)
+        """Runs groups of jobs, ``threads`` at a time; yields each as it finishes.
+
+        Not in the main thread, even one at a time: a program that computes doesn't
+        hear of Ctrl-C.
+        """
+        pool = futures.ThreadPoolExecutor(threads, thread_name_prefix=JOB_THREADS)
         try:
             # JAX lets go of Python's lock while it compiles and while it computes.
             running = {pool.submit(self.run, jobs): jobs for jobs in groups}

@@ -1,7 +1,7 @@
 """A delayed run or sweep: all methods at all settings, a table, a picture, verdicts."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from spheroid_jax.reports.delays.names import method_label
 from spheroid_jax.reports.delays.report import write_report
 from spheroid_jax.reports.tables import duration
 from spheroid_jax.runs.delays import execute
+from spheroid_jax.runs.delays.board import write_curves
 from spheroid_jax.runs.delays.jobs import Cell, Job, plan, room
 from spheroid_jax.runs.delays.program import build_model
 from spheroid_jax.runs.delays.results import Results
@@ -55,7 +56,11 @@ def run_delayed(
     at_once, threads = 1, 1
     if "sweep" in config:
         at_once, threads = config.sweep.cells_at_once, config.sweep.threads
-    _run_all(cells, results, executor, (at_once, threads), say)
+    for job, cell, result in _run_all(
+        cells, results, executor, (at_once, threads), say
+    ):
+        results.add(job.identity, result)
+        write_curves(workdir, job, cell, result)
     summary = _summary(config, corpus, cells, results)
     # Of earlier sessions only the jobs' own time is known; of this one, everything.
     spent = sum(row["seconds"] for row in _distinct(cells, results))
@@ -71,7 +76,8 @@ def _run_all(
     executor: execute.Executor,
     side_by_side: tuple[int, int],
     say: Say,
-) -> None:
+) -> Iterator[tuple[Job, Cell, dict[str, Any]]]:
+    """Runs what isn't finished, says how far it is, and yields each result."""
     every = {job.identity: (job, cell) for cell in cells for job in cell.jobs}
     left = [job for job, _ in every.values() if results.get(job.identity) is None]
     done = len(every) - len(left)
@@ -81,10 +87,10 @@ def _run_all(
     at_once, threads = side_by_side
     for jobs, found in executor.run_all(execute.chunks(left, at_once), threads):
         for job, result in zip(jobs, found, strict=True):
-            results.add(job.identity, result)
+            cell = every[job.identity][1]
+            yield job, cell, result
             done, fresh = done + 1, fresh + 1
             rest = (time.perf_counter() - began) / fresh * (len(left) - fresh)
-            cell = every[job.identity][1]
             say(_line(job, cell, result, f"{done}/{len(every)}", rest))
 
 

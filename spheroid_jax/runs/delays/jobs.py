@@ -24,7 +24,11 @@ _USED_BY_KIND = {
     "delay.trace": ("trace",),
 }
 # Of a job's fields, those that are arguments of its program and not compiled in.
-_ARGUMENTS = ("seed", "seeds", "delay.kind", "delay.start", *_USED_BY_KIND, "sync.drop")
+_ARGUMENTS = (
+    *("seed", "seeds", "delay.kind", "delay.start", *_USED_BY_KIND),
+    *(f"sync.{name}" for name in ("schedule", "periods", "offsets", "drop")),
+    *("sync.quorum", "sync.grace"),
+)
 
 
 class Job(NamedTuple):

@@ -75,6 +75,8 @@ def _sync(config: ConfigDict, delays: Array, key: Array) -> Sync:
     rounds, workers, s = config.train.rounds, config.train.replicas, config.sync
     if s.schedule == "round_robin":
         synced = delivery.round_robin(rounds, s.fragments)
+    elif s.schedule == "periods":
+        synced = delivery.every(rounds, s.periods, s.offsets)
     else:
         synced = jnp.ones((rounds, s.fragments), bool)
     if s.drop:
