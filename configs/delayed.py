@@ -27,7 +27,7 @@ SIZES: Sizes = {
         "model.kv_heads": 2,
         "model.mlp_width": 192,
         "data.seq_len": 64,
-        "data.batch": 4,
+        "data.batch": 2,
         "train.replicas": 2,
         "train.learning_rate": 3e-3,
         "outer.period": 2,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from spheroid_jax.commandline import Options
 from spheroid_jax.fields import ConfigError
-from spheroid_jax.reports import bound_report
+from spheroid_jax.reports.bound import report as bound_report
 from spheroid_jax.reports.delays import report as delay_report
 from spheroid_jax.reports.report import CURVES, REPORT, render_summary
 from spheroid_jax.reports.sweep_report import PICTURE, render_sweep

@@ -11,10 +11,10 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.image import imread
 
-from spheroid_jax.reports import bound_verdicts as says
-from spheroid_jax.reports.bound_fits import Bound, Line, lost, ratio, slope
-from spheroid_jax.reports.bound_plot import bound_figure
-from spheroid_jax.reports.bound_report import (
+from spheroid_jax.reports.bound import verdicts as says
+from spheroid_jax.reports.bound.fits import Bound, Line, lost, ratio, slope
+from spheroid_jax.reports.bound.plot import bound_figure
+from spheroid_jax.reports.bound.report import (
     render,
     render_report,
     values_table,

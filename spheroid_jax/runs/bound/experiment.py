@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from spheroid_jax import delivery
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.optim.recipes import Recipe
-from spheroid_jax.reports.bound_report import method_label, write_report
+from spheroid_jax.reports.bound.report import method_label, write_report
 from spheroid_jax.reports.report import SUMMARY
 from spheroid_jax.reports.tables import duration
 from spheroid_jax.runs.bound.functions import FUNCTIONS, Smooth, typical_gradient

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from spheroid_jax.reports import plots
-from spheroid_jax.reports.bound_fits import Bound, Line, lost, values
-from spheroid_jax.reports.bound_names import method_label
+from spheroid_jax.reports.bound.fits import Bound, Line, lost, values
+from spheroid_jax.reports.bound.names import method_label
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "sgd": {"color": "#e69f00", "linestyle": "--", "marker": "D"},

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from spheroid_jax.reports import sections
-from spheroid_jax.reports.bound_fits import Bound, Measure, lost, slope, values
-from spheroid_jax.reports.bound_names import items, method_label, power
-from spheroid_jax.reports.bound_plot import plot_bound
-from spheroid_jax.reports.bound_verdicts import verdicts
+from spheroid_jax.reports.bound.fits import Bound, Measure, lost, slope, values
+from spheroid_jax.reports.bound.names import items, method_label, power
+from spheroid_jax.reports.bound.plot import plot_bound
+from spheroid_jax.reports.bound.verdicts import verdicts
 from spheroid_jax.reports.files import write_atomic
 from spheroid_jax.reports.report import REPORT, wrap, write_summary
 from spheroid_jax.reports.tables import NOTHING, Table, duration

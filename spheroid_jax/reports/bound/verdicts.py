@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spheroid_jax.reports.bound_fits import (
+from spheroid_jax.reports.bound.fits import (
     FLAT,
     POINTS,
     Bound,
@@ -15,7 +15,7 @@ from spheroid_jax.reports.bound_fits import (
     slope,
     values,
 )
-from spheroid_jax.reports.bound_names import divergence, method_label, place, power
+from spheroid_jax.reports.bound.names import divergence, method_label, place, power
 from spheroid_jax.reports.delays.names import listing
 
 _FLAT = "doesn't grow"

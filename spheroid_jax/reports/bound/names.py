@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from spheroid_jax.reports.bound_fits import Bound, Slope, lost
+from spheroid_jax.reports.bound.fits import Bound, Slope, lost
 from spheroid_jax.reports.delays.names import listing
 
 _LABELS = {

@@ -1,0 +1,1 @@
+"""Reports of the delay bound: tables, a picture, fitted slopes, and verdicts."""
