@@ -227,7 +227,7 @@ def test_the_gate_helps_where_ages_vary(cgad: Any, expected: str) -> None:
 def test_pa_cgad_is_lower_or_not_where_updates_are_dropped() -> None:
     def found(pa: Any) -> str:
         cells = {"pa_cgad": {0.0: 9.0, 0.3: pa}, "cgad": {0.0: 2.0, 0.3: 2.1}}
-        summary = make(cells, name="partial_sync", x="delay.drop")
+        summary = make(cells, name="partial_sync", x="sync.drop")
         return outcome(summary, "PA-CGAD ends lower")[0]
 
     assert found(2.0) == "yes"
@@ -236,12 +236,36 @@ def test_pa_cgad_is_lower_or_not_where_updates_are_dropped() -> None:
     assert found([2.0]) == "unsure"
     # At any delay, as long as something is dropped.
     delays = {"pa_cgad": {0: 2.0, 8: 2.0}, "cgad": {0: 2.2, 8: 2.0}}
-    summary = make(delays, "partial_sync", panel="delay.drop", value=0.3)
+    summary = make(delays, "partial_sync", panel="sync.drop", value=0.3)
     assert "mean at tau = 0, 8: -0.100" in outcome(summary, "PA-CGAD ends lower")[1]
-    summary = make(delays, "partial_sync", panel="delay.drop", value=0.0)
+    summary = make(delays, "partial_sync", panel="sync.drop", value=0.0)
     assert outcome(summary, "PA-CGAD ends lower") == ("unsure", "Nothing was dropped.")
-    missing = make({"cgad": {0.3: 2.0}}, name="partial_sync", x="delay.drop")
+    missing = make({"cgad": {0.3: 2.0}}, name="partial_sync", x="sync.drop")
     assert outcome(missing, "PA-CGAD ends lower")[0] == "unsure"
+
+
+def test_what_pa_cgad_owes_to_its_gate() -> None:
+    def found(pa: float, delay: float, adam: float) -> list[str]:
+        cells = {"pa_cgad": {0.3: pa}, "pa_delay": {0.3: delay}, "pa_adam": {0.3: adam}}
+        summary = make(cells, name="partial_sync", x="sync.drop")
+        claims = ("the age of a fragment", "the gate lowers the loss of fragments")
+        return [outcome(summary, claim)[0] for claim in claims]
+
+    assert found(2.0, 2.1, 2.2) == ["yes", "yes"]
+    assert found(2.1, 2.1, 2.2) == ["no", "yes"]
+    assert found(2.3, 2.4, 2.2) == ["yes", "no"]
+
+
+def test_a_grid_of_rates_names_the_best_and_where_it_lies() -> None:
+    cells = {"adam": {1e-3: 2.3, 3e-3: 2.1, 1e-2: 2.2}}
+    summary = make(cells, name="outer_grid", x="outer.learning_rate")
+    (best,) = [line for line in verdicts(summary) if "does best" in line]
+    assert "learning_rate = 0.003 (2.100), inside the grid" in best
+    assert judge(summary) == []
+    summary = make(
+        {"adam": {1e-3: 2.0, 3e-3: 2.1}}, "outer_grid", "outer.learning_rate"
+    )
+    assert any("an end of the grid" in line for line in verdicts(summary))
 
 
 def test_the_gate_does_best_before_the_moments_or_after() -> None:

@@ -168,6 +168,20 @@ def pa_cgad_lower(sweep: Sweep) -> list[Judgement]:
     return found or [Judgement(claim, "unsure", "Nothing was dropped.")]
 
 
+def fragment_ages_help(sweep: Sweep) -> list[Judgement]:
+    """What PA-CGAD owes to its gate, and what to moments of each fragment's own."""
+    rivals = {
+        "pa_delay": "the age of a fragment, and not the delay alone, lowers the loss",
+        "pa_adam": "the gate lowers the loss of fragments with moments of their own",
+    }
+    return [
+        _lower(sweep, claim, "pa_cgad", rival, panel, within(sweep, panel))
+        for rival, claim in rivals.items()
+        for panel in sweep.panels
+        if rival in sweep.methods and not (sweep.panel == DROP and panel == 0)
+    ]
+
+
 def gate_before(sweep: Sweep) -> list[Judgement]:
     """The gate belongs before the moments; and which place is lowest."""
     found = []

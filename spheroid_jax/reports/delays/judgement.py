@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 LARGE = 8  # outer updates; the published recipe is said to fail from 4 or 8 on
-TAU, KIND, DROP = "delay.tau", "delay.kind", "delay.drop"
+TAU, KIND, DROP = "delay.tau", "delay.kind", "sync.drop"
 Outcome = Literal["yes", "no", "part", "unsure"]
 _SAID = {
     "yes": "Reproduced at this scale",

@@ -12,6 +12,11 @@ _METHODS = {
     "cgad_post": "CGAD, gate after",
     "cgad_both": "CGAD, both gates",
     "pa_cgad": "PA-CGAD",
+    "pa_delay": "CGAD by fragment",
+    "pa_adam": "Adam by fragment",
+    "sdm_input": "SDM, gradient discounted",
+    "sdm_momentum": "SDM, momentum discounted",
+    "polynomial": "Polynomial Nesterov",
     "delayed_nesterov": "Delayed Nesterov",
     "staleness_nesterov": "Discounted Nesterov",
     "polynomial_nesterov": "Polynomial Nesterov",
@@ -32,7 +37,8 @@ def method_label(method: str, recipe: Mapping[str, str]) -> str:
     >>> method_label("adam", {"learning_rate": "0.003"}), method_label("mine", {})
     ('Age-blind Adam', 'mine')
     """
-    if method == "nesterov" and {"learning_rate", "momentum"} <= recipe.keys():
+    own = {"learning_rate", "momentum"} <= recipe.keys()
+    if own and recipe.get("name", "nesterov") == "nesterov" and "nesterov" in method:
         return f"Nesterov {recipe['learning_rate']}/{recipe['momentum']}"
     if method.startswith("nesterov "):
         return method.capitalize()
@@ -42,7 +48,7 @@ def method_label(method: str, recipe: Mapping[str, str]) -> str:
 def field_label(field: str) -> str:
     """The short name of a dotted field of the config.
 
-    >>> field_label("delay.tau"), field_label("delay.drop")
+    >>> field_label("delay.tau"), field_label("sync.drop")
     ('tau', 'drop')
     """
     return _FIELDS.get(field, field.rsplit(".", 1)[-1])

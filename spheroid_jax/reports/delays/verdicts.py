@@ -24,6 +24,7 @@ _GENERAL: Sequence[Claim] = (
     claims.gate_with_varying_ages,
 )
 _OF: Mapping[str, Sequence[Claim]] = {  # by the name of the experiment
+    "outer_grid": (),  # chooses a rate, and claims nothing
     "alpha_sweep": (claims_of_tuning.alpha_robust,),
     "h_sweep": (claims_of_tuning.ranking_holds,),
     "tuned_nesterov": (
@@ -33,14 +34,14 @@ _OF: Mapping[str, Sequence[Claim]] = {  # by the name of the experiment
         claims_of_tuning.cgad_beats_tuned,
     ),
     "seed_variance": (claims_of_tuning.spread_grows,),
-    "partial_sync": (claims.pa_cgad_lower,),
+    "partial_sync": (claims.pa_cgad_lower, claims.fragment_ages_help),
     "gate_ablation": (
         claims.gate_before,
         claims.same_at_fixed_age,
         claims.gate_with_varying_ages,
     ),
 }
-GATED = ("adam_decay", "cgad", "cgad_post", "cgad_both", "pa_cgad")
+GATED = ("adam_decay", "cgad", "cgad_post", "cgad_both", "pa_delay", "pa_cgad")
 
 
 def verdicts(summary: Mapping[str, Any]) -> list[str]:
@@ -73,6 +74,7 @@ def observations(summary: Mapping[str, Any]) -> list[str]:
             *_course(sweep, panel),
             *_against_adam(sweep, panel),
             *_tuning(sweep, panel),
+            *_best_rate(sweep, panel),
         ]
         said += [within(sweep, panel) + line for line in lines]
     return said
@@ -164,6 +166,25 @@ def _tuning(sweep: Sweep, panel: Any) -> list[str]:
     if edge and ends[0] < ends[1]:
         text += f" The rate is an end of the grid{among(sweep, edge)}."
     return [text, _survivors(sweep, panel)]
+
+
+def _best_rate(sweep: Sweep, panel: Any) -> list[str]:
+    """Where each method does best along an axis of rates, and whether it's an end."""
+    if not sweep.x.endswith("learning_rate"):
+        return []
+    said = []
+    for method in sweep.methods:
+        line = sweep.line(method, panel)
+        best = min(line, key=lambda x: line[x].score, default=None)
+        if best is None or not math.isfinite(line[best].score):
+            continue
+        inside = best not in (min(line), max(line))
+        where = "inside the grid" if inside else "an end of the grid: widen it"
+        said.append(
+            f"{sweep.label(method)} does best{at(sweep, best)} "
+            f"({_loss(line[best])}), {where}."
+        )
+    return said
 
 
 def _survivors(sweep: Sweep, panel: Any) -> str:
