@@ -1,13 +1,13 @@
-"""The outer rate of the Adam family, and that of plain SGD, without delay.
+"""The outer rate of the Adam family, without delay and under a large one.
 
-Chosen once by age-blind Adam at delay 0 and then frozen for CGAD and all its relatives
-at every delay, so that none of them is tuned to its age (CGAD, arXiv 2605.09126, does
-not publish its rate). A step of Adam moves each parameter by about the rate, and a
-round of H local steps moves it by up to H times the inner rate: the best rate should
-lie between. Expect a best rate inside the grid: at an end of it, widen the grid.
+The rate that all of the family runs at elsewhere is age-blind Adam's best at delay 0,
+frozen for CGAD and all its relatives at every delay (CGAD, arXiv 2605.09126, does not
+publish its rate). Under delay the grid answers another question: whether what a gate
+does at the frozen rate is more than what a smaller rate does for age-blind Adam. Expect
+a best rate inside the grid: at an end of it, widen the grid.
 
     python -m experiments.sweep --config=configs/outer_grid.py:quick  # minutes
-    python -m experiments.sweep --config=configs/outer_grid.py:small  # a quarter hour
+    python -m experiments.sweep --config=configs/outer_grid.py:small  # half an hour
 """
 
 from ml_collections import ConfigDict
@@ -29,10 +29,15 @@ def get_config(size: str = "quick") -> ConfigDict:
     """
     c = config.delayed()
     c.name = "outer_grid"
-    c.methods = ("adam",)
+    c.methods = ("adam", "cgad")
     c.sweep = config.delay_cells(
         "outer.learning_rate",
-        tuple(f"outer.learning_rate={rate}" for rate in GRID),
+        tuple(
+            f"outer.learning_rate={rate} delay.tau={tau}"
+            for tau in (0, 8, 16)
+            for rate in GRID
+        ),
+        panel="delay.tau",
         log_x=True,
     )
     return at_size(c, SIZES, size)
