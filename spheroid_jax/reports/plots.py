@@ -52,7 +52,7 @@ def plot_curves(
     title: str = "",
 ) -> None:
     """Writes the picture of :func:`curves_figure` to ``path``, as PNG."""
-    _save(curves_figure(records, levels=levels, title=title), path)
+    save(curves_figure(records, levels=levels, title=title), path)
 
 
 def curves_figure(
@@ -78,7 +78,7 @@ def curves_figure(
             name = f"{label(result)}  {ys[-1]:.3f}"
             axes.plot(xs, ys, label=name, **_line_style(result, len(xs)))
         axes.set_xlabel(_AXIS[x])
-        _decorate(axes)
+        decorate(axes)
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: si(value)))
     left.set_ylabel("cross-entropy on validation, nats per byte")
@@ -87,7 +87,7 @@ def curves_figure(
     _logarithmic(left, [*values, *levels.values()])
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     if curves:
-        _legend(figure, left, "at the last point of the curve")
+        legend(figure, left, "at the last point of the curve")
     return figure
 
 
@@ -101,7 +101,7 @@ def plot_sweep(
     log_x: bool = False,
 ) -> None:
     """Writes the picture of :func:`sweep_figure` to ``path``, as PNG."""
-    _save(sweep_figure(rows, x=x, series=series, x_label=x_label, log_x=log_x), path)
+    save(sweep_figure(rows, x=x, series=series, x_label=x_label, log_x=log_x), path)
 
 
 def sweep_figure(
@@ -147,9 +147,9 @@ def sweep_figure(
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(x_label)
     axes.set_ylabel("cross-entropy on validation, nats per byte")
-    _decorate(axes)
+    decorate(axes)
     if lines:
-        _legend(figure, axes, None)
+        legend(figure, axes, None)
     return figure
 
 
@@ -233,13 +233,15 @@ def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
     axes.set_ylim(low, high)
 
 
-def _decorate(axes: Axes) -> None:
+def decorate(axes: Axes) -> None:
+    """A light grid behind the lines, and no frame above and right of them."""
     axes.grid(True, color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Figure, axes: Axes, title: str | None) -> None:
+def legend(figure: Figure, axes: Axes, title: str | None) -> None:
+    """Names what ``axes`` shows, beside the picture."""
     handles, names = axes.get_legend_handles_labels()
     frame = {"frameon": False, "fontsize": 9}
     figure.legend(handles, names, title=title, loc="outside right upper", **frame)
@@ -253,7 +255,8 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG, whole or not at all."""
     FigureCanvasAgg(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)

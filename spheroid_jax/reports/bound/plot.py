@@ -30,7 +30,7 @@ _NAMES = {
 
 def plot_bound(summary: Mapping[str, Any], path: Path) -> None:
     """Writes the picture of :func:`bound_figure` to ``path``, as PNG."""
-    plots._save(bound_figure(summary), path)
+    plots.save(bound_figure(summary), path)
 
 
 def bound_figure(summary: Mapping[str, Any]) -> Figure:
@@ -54,7 +54,7 @@ def bound_figure(summary: Mapping[str, Any]) -> Figure:
         line_of_axes[0].set_ylabel(_NAMES[measure], fontsize=9)
     for axes in grid[-1]:
         axes.set_xlabel("tau_max")
-    plots._legend(figure, grid[0, 0], None)
+    plots.legend(figure, grid[0, 0], None)
     return figure
 
 
@@ -86,7 +86,7 @@ def _panel(axes: Axes, bound: Bound, function: str, kind: str, measure: str) -> 
     axes.set_xticks(ticks, [str(t) for t in bound.taus])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(axis="y", which="minor", labelsize=7)
-    plots._decorate(axes)
+    plots.decorate(axes)
 
 
 def _guides(axes: Axes, bound: Bound, lines: Mapping[str, Line], measure: str) -> None:

@@ -57,7 +57,7 @@ def plot(summary: Mapping[str, Any], path: Path) -> None:
     """Writes the picture of a summary to ``path``, as PNG."""
     sweep = read(summary)
     figure = curves_figure(sweep) if single(sweep) else sweep_figure(sweep)
-    plots._save(figure, path)
+    plots.save(figure, path)
 
 
 def single(sweep: Sweep) -> bool:
@@ -211,7 +211,7 @@ def _axis(axes: Axes, low: float, top: float, chance: float) -> None:
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylim(low, 1.05 * top)
-    plots._decorate(axes)
+    plots.decorate(axes)
     name = f"chance, ln V = {nats(chance)}"
     axes.axhline(chance, color="#767676", linestyle=(0, (1, 1)), label=name, zorder=0)
 
