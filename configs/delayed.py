@@ -19,30 +19,27 @@ from ml_collections import ConfigDict
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
+_MODEL = {
+    "model.layers": 2,
+    "model.width": 64,
+    "model.heads": 2,
+    "model.kv_heads": 2,
+    "model.mlp_width": 192,
+    "data.seq_len": 64,
+    "data.batch": 2,
+}
 SIZES: Sizes = {
-    "quick": {
-        "model.layers": 2,
-        "model.width": 64,
-        "model.heads": 2,
-        "model.kv_heads": 2,
-        "model.mlp_width": 192,
-        "data.seq_len": 64,
-        "data.batch": 2,
+    "quick": _MODEL
+    | {
         "train.replicas": 2,
         "train.learning_rate": 3e-3,
         "outer.period": 2,
         "eval.windows": 128,
         "eval.batch": 128,
     },
-    "small": {
+    "small": _MODEL
+    | {
         "seeds": 3,
-        "model.layers": 2,
-        "model.width": 64,
-        "model.heads": 2,
-        "model.kv_heads": 2,
-        "model.mlp_width": 192,
-        "data.seq_len": 64,
-        "data.batch": 2,
         "train.replicas": 4,
         "train.learning_rate": 3e-3,
         "outer.period": 4,

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from ml_collections import ConfigDict
 
@@ -172,8 +173,23 @@ def _engine(
     objective: Objective,
     learning_rate: float,
 ) -> Engine:
-    train, outer = config.train, config.outer
-    inner = inner_optimizer(
+    outer = config.outer
+    return Engine(
+        parts,
+        objective,
+        inner_of(config.train, learning_rate),
+        outer_optimizer(outer.name, outer.learning_rate, outer.momentum),
+        config.train.replicas,
+    )
+
+
+def inner_of(
+    train: ConfigDict,
+    learning_rate: float,
+    adamw: Callable[..., optax.GradientTransformation] = optax.adamw,
+) -> optax.GradientTransformation:
+    """The workers' optimizer, as the ``train`` section of a configuration says."""
+    return inner_optimizer(
         learning_rate,
         train.rounds * train.local_steps,
         warmup_steps=train.warmup_steps,
@@ -182,13 +198,7 @@ def _engine(
         b2=train.b2,
         weight_decay=train.weight_decay,
         clip=train.clip,
-    )
-    return Engine(
-        parts,
-        objective,
-        inner,
-        outer_optimizer(outer.name, outer.learning_rate, outer.momentum),
-        train.replicas,
+        adamw=adamw,
     )
 
 

@@ -16,10 +16,11 @@ from spheroid_jax.models import Llama, LlamaShape
 from spheroid_jax.objectives import next_byte
 from spheroid_jax.optim.quantized import adamw_8bit
 from spheroid_jax.optim.recipes import Recipe, build_outer
-from spheroid_jax.rounds import Engine, inner_optimizer
+from spheroid_jax.rounds import Engine
 from spheroid_jax.rounds.delayed import Delivery, simulate
 from spheroid_jax.rounds.partial import PartialSync, simulate_partial
 from spheroid_jax.runs.delays.schedules import in_parts
+from spheroid_jax.runs.methods import inner_of
 
 
 class Run(NamedTuple):
@@ -102,14 +103,15 @@ def _run(
         return judge(params, validation, eval_key)["ce"]
 
     def engine(outer: optax.GradientTransformation) -> Engine:
-        low = config.train.precision == "bf16_8bit"
+        train = config.train
+        low = train.precision == "bf16_8bit"
         return Engine(
             partition.everything(jnp.bfloat16 if low else None),
             next_byte(model),
-            _inner(config),
+            inner_of(train, train.learning_rate, adamw_8bit if low else optax.adamw),
             outer,
-            config.train.replicas,
-            config.train.keep_inner,
+            train.replicas,
+            train.keep_inner,
         )
 
     every = config.eval.every
@@ -154,18 +156,3 @@ def _run(
             every,
         )
     return Run(losses, metrics)
-
-
-def _inner(config: ConfigDict) -> optax.GradientTransformation:
-    t = config.train
-    return inner_optimizer(
-        t.learning_rate,
-        t.rounds * t.local_steps,
-        warmup_steps=t.warmup_steps,
-        final_lr_fraction=t.final_lr_fraction,
-        b1=t.b1,
-        b2=t.b2,
-        weight_decay=t.weight_decay,
-        clip=t.clip,
-        adamw=adamw_8bit if t.precision == "bf16_8bit" else optax.adamw,
-    )
