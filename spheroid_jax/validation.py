@@ -130,7 +130,7 @@ def _heads(width: int, heads: int) -> str:
 def _sigmas(low: float, high: float) -> str:
     if low < high:
         return ""
-    cure = "exchange them" if low > high else "raise the latter"
+    cure = "exchange them" if low > high else "raise diffusion.sigma_max"
     return f"diffusion.sigma_min={low} must be below diffusion.sigma_max={high}: {cure}"
 
 

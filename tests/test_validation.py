@@ -178,7 +178,7 @@ def test_corpora(value: str) -> None:
             {"diffusion__sigma_min": 10.0},
             1,
             "diffusion.sigma_min=10.0 must be below diffusion.sigma_max=10.0:"
-            " raise the latter",
+            " raise diffusion.sigma_max",
         ),
         (
             {"eval__windows": 250},

@@ -1,10 +1,13 @@
 """What a corpus is: three disjoint splits of bytes, and where they came from."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 
 import numpy as np
+
+from spheroid_jax.data.entropy import byte_entropies
 
 SPLITS = ("train", "valid", "test")
 
@@ -37,6 +40,11 @@ class Corpus:
     source: str
     sha256: str
     notes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def entropies(self) -> tuple[float, float, float]:
+        """Entropies of orders 0, 1 and 2 of the validation split, nats per byte."""
+        return byte_entropies(self.valid)
 
 
 def make_corpus(

@@ -129,7 +129,9 @@ class _Training:
             state, seconds = self.start(checkpoints, batches)
             first = int(state.round)
             with Progress(self.method.name, rounds, start=first) as progress:
-                if first:
+                if first == rounds:
+                    progress.say(f"{self.method.name} was trained before")
+                elif first:
                     progress.say(f"{self.method.name} goes on after round {first}")
                 for round_ in range(first + 1, rounds + 1):
                     began = time.perf_counter()

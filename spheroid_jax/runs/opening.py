@@ -11,7 +11,7 @@ from spheroid_jax import data
 
 def corpus_lines(corpus: data.Corpus) -> list[str]:
     """The corpus, and what a byte of it costs to models that know little."""
-    entropies = data.byte_entropies(corpus.valid)
+    entropies = corpus.entropies
     return [
         f"corpus: {corpus.name}, {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.valid):,} to validate on ({corpus.source})",
@@ -30,7 +30,7 @@ def corpus_facts(corpus: data.Corpus) -> dict[str, Any]:
         "train_bytes": len(corpus.train),
         "valid_bytes": len(corpus.valid),
         "source": corpus.source,
-        "entropies": list(data.byte_entropies(corpus.valid)),
+        "entropies": list(corpus.entropies),
         "notes": list(corpus.notes),
     }
 

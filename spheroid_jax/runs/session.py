@@ -22,7 +22,6 @@ from spheroid_jax.validation import ConfigError
 EXPECTED = (
     CheckpointError,
     ConfigError,
-    CorpusError,
     DataStateError,
     MetricsError,
     ResultsError,
@@ -70,6 +69,9 @@ def session(
             c = options.config
             workdir = default_workdir(c.name, c.size, options.resume, RUNS)
         action(options, workdir)
+    except CorpusError as error:
+        print(f"error: data.corpus: {error}", file=sys.stderr)
+        return 1
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
