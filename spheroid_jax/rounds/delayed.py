@@ -264,6 +264,16 @@ def _mean_where(values: Array, mask: Array) -> Array:
     return total / jnp.maximum(jnp.sum(mask), 1)
 
 
+def _check_delays(delays: Array, most: int) -> None:
+    least, largest = (int(f(delays)) for f in (jnp.min, jnp.max))
+    if least < 0 or largest > most:
+        wrong = least if least < 0 else largest
+        raise ValueError(
+            f"delays has {wrong}, outside [0, max_delay={most}]: raise max_delay of "
+            "the Delivery, or mend the schedule"
+        )
+
+
 def simulate(
     engine: Engine,
     delivery: Delivery,
@@ -291,8 +301,15 @@ def simulate(
     Returns:
       The last state, the metrics of each round (leading axis R), and the losses after
       rounds ``every``, ``2 every``, ... (R / every,).
+
+    Raises:
+      ValueError: if a delay whose value is known lies outside [0, max_delay]. One that
+        is traced must not: ``in_flight`` drops it, and ``snapshot`` takes a later
+        model for it.
     """
     run_round = make_delayed_round(engine, delivery)
+    if not isinstance(delays, jax.core.Tracer):
+        _check_delays(delays, delivery.max_delay)
 
     def one(state: DelayedState, given: tuple[Array, Array, Array]) -> Any:
         return run_round(state, *given)

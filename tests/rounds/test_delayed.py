@@ -355,6 +355,22 @@ class TestProtocols:
         ):
             make_delayed_round(toy(), Delivery("carrier_pigeon", 2))
 
+    @pytest.mark.parametrize("wrong", [-1, 2])
+    def test_a_delay_without_room(self, toy: Toy, wrong: int) -> None:
+        delays = fixed(ROUNDS, 2, 0)[:, None].at[3, 0, 1].set(wrong)
+        with pytest.raises(ValueError, match=rf"delays has {wrong}, .*max_delay=1\]"):
+            simulate(
+                toy(),
+                Delivery("snapshot", 1),
+                {"w": jnp.zeros(2)},
+                jax.random.key(0),
+                as_windows(draw_goals(ROUNDS, 1, 2, STEPS)),
+                delays,
+                jnp.ones((ROUNDS, 1, 2), bool),
+                lambda params: params["w"][0],
+                ROUNDS,
+            )
+
     def test_rounds_that_are_no_whole_number_of_stretches(self, toy: Toy) -> None:
         for every in (5, 0):
             with pytest.raises(ValueError, match=f"every={every} must divide the 12"):
