@@ -165,7 +165,7 @@ def _draw(
     for x, y, cell in zip(xs, ys, cells, strict=True):
         if y == top:
             axes.annotate(
-                "NaN" if math.isinf(cell.score) else f"{cell.mean:.3g}",
+                _loss(cell),
                 (x, top),
                 xytext=(0, 8),
                 textcoords="offset points",
@@ -232,3 +232,10 @@ def _finish(figure: Figure, all_axes: Sequence[Axes]) -> None:
         fontsize=8,
         ncols=1 + len(entries) // 24,
     )
+
+
+def _loss(cell: Cell) -> str:
+    """Three figures, and no power of ten for a loss beyond a thousand."""
+    if math.isinf(cell.score):
+        return "NaN"
+    return f"{cell.mean:.0f}" if cell.mean >= 100 else f"{cell.mean:.3g}"
