@@ -25,7 +25,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("recipes.cgad=cgda",), ("recipes.cgad=cgda", "no outer optimizer")),
     (("recipes.adam=adam momentum=0.5",), ("recipes.adam", "adam has no momentum")),
     (("recipes.sgd=sgd learning_rate=fast",), ("learning_rate=fast", "a number")),
-    (("recipes.sgd=sgd learning_rate=nan",), ("learning_rate=nan", "finite")),
+    (("recipes.sgd=sgd learning_rate=nan",), ("learning_rate=nan", "not a number")),
     (("recipes.sgd=sgd learning_rate=-1",), ("learning_rate=-1.0", "above 0")),
     (("recipes.cgad=cgad gate=after",), ("gate=after", "pre or post or both")),
     (("recipes.cgad=cgad tau_cut=0",), ("tau_cut=0.0", "above 0")),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -265,7 +266,9 @@ def _mean_where(values: Array, mask: Array) -> Array:
 
 
 def _check_delays(delays: Array, most: int) -> None:
-    least, largest = (int(f(delays)) for f in (jnp.min, jnp.max))
+    # NumPy's, since inside a jitted function JAX would trace a constant's as well.
+    known = np.asarray(delays)
+    least, largest = int(known.min()), int(known.max())
     if least < 0 or largest > most:
         wrong = least if least < 0 else largest
         raise ValueError(

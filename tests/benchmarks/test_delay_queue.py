@@ -8,21 +8,20 @@ import pytest
 from benchmarks import delay_queue
 
 
-@pytest.mark.parametrize("delay", [0, 3])
-def test_both_simulations_end_at_the_same_parameters(delay: int) -> None:
+def test_both_simulations_end_at_the_same_parameters() -> None:
     # CGAD divides by the root of small second moments, which enlarges rounding.
-    assert delay_queue.check(2, delay) < 1e-3
+    assert delay_queue.check(2, 3) < 1e-3
 
 
 def test_prints_a_table_and_writes_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "rows.json"
-    arguments = ["--workers=1,4", "--delays=0,2", "--repeats=1", f"--json={file}"]
+    arguments = ["--workers=4", "--delays=0,4", "--repeats=1", f"--json={file}"]
     assert delay_queue.main(arguments) == 0
     text = capsys.readouterr().out
     assert "compiled rounds/s" in text
     written = json.loads(file.read_text())
     settings = [(r["workers"], r["largest delay"]) for r in written["rows"]]
-    assert settings == [(1, 4), (4, 4), (4, 0), (4, 2)]
+    assert settings == [(4, 4), (4, 0)]
     assert all(row["ratio"] > 0 for row in written["rows"])

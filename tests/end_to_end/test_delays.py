@@ -53,7 +53,9 @@ def wait_for_results(process: subprocess.Popen[str], workdir: Path, count: int) 
     pytest.fail(f"no {count} results within the deadline")
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "stop", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_a_stopped_sweep_goes_on(tmp_path: Path, stop: signal.Signals) -> None:
     workdir = tmp_path / "sweep"
     process = start(workdir)

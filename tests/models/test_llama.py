@@ -112,7 +112,10 @@ def oracle(shape: LlamaShape, params: Any, tokens: np.ndarray) -> np.ndarray:
     return out @ table.T * 4.0 / (0.02 * shape.width)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize(
+    "kv_heads",
+    [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))],
+)
 def test_logits_equal_the_equations_in_plain_numpy(
     kv_heads: int,
     params_of: Callable[[LlamaShape], Any],
@@ -196,12 +199,22 @@ def test_parameters_counted_by_hand(
 @pytest.mark.parametrize(
     "model",
     [
-        llama("tiny"),
-        llama("25m", layers=2),
+        pytest.param(llama("tiny"), id="tiny"),
+        pytest.param(llama("25m", layers=2), id="25m", marks=pytest.mark.slow),
         # Width alone must not make an untrained model sure of itself.
-        llama("tiny", width=1024, heads=8, kv_heads=8, mlp_width=512, vocabulary=8_192),
+        pytest.param(
+            llama(
+                "tiny",
+                width=1024,
+                heads=8,
+                kv_heads=8,
+                mlp_width=512,
+                vocabulary=8_192,
+            ),
+            id="wide",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["tiny", "25m", "wide"],
 )
 def test_an_untrained_decoder_knows_nothing(model: Llama) -> None:
     @jax.jit

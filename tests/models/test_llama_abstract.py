@@ -97,6 +97,7 @@ def small() -> Step:
     return compiled(llama("25m", remat="full"), FLOAT32)
 
 
+@pytest.mark.slow
 def test_a_device_holds_an_eighth_of_weights_and_moments(small: Step) -> None:
     model = llama("25m")
     show("25m, float32, AdamW", model, small)
@@ -107,6 +108,7 @@ def test_a_device_holds_an_eighth_of_weights_and_moments(small: Step) -> None:
     assert small.aliased > 0.99 * eighth
 
 
+@pytest.mark.slow
 def test_layers_are_gathered_one_by_one_and_batches_never(small: Step) -> None:
     shape = llama("25m").shape
     gathers = [line for line in small.text.splitlines() if " all-gather(" in line]

@@ -68,7 +68,9 @@ MAIN = [name for name in CASES if name not in VARIANTS]
 
 
 def parametrize(names: list[str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", [CASES[n] for n in names], ids=names)
+    slow = {name: [pytest.mark.slow] for name in VARIANTS}
+    cases = [pytest.param(CASES[n], marks=slow.get(n, []), id=n) for n in names]
+    return pytest.mark.parametrize("case", cases)
 
 
 every = parametrize(list(CASES))

@@ -1,7 +1,7 @@
 """Delayed rounds: against plain Python lists, and what delays must not change."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -46,6 +46,14 @@ DEFAULTS = {
 RECIPES = ("sgd", "nesterov", "cgad gate=pre", "cgad gate=post")
 BEGUN = np.array([-3.0, 0.5, 20.0], np.float32)
 POISON = 66
+# Two in the default suite, for the time that each program takes to compile.
+SLOWER = ("nesterov", "cgad gate=post")
+
+
+def some_slow(recipes: Iterable[str]) -> list[Any]:
+    return [
+        pytest.param(r, marks=pytest.mark.slow) if r in SLOWER else r for r in recipes
+    ]
 
 
 def same_bits(a: Any, b: Any) -> None:
@@ -256,7 +264,13 @@ def schedules(workers: int) -> dict[str, tuple[jax.Array, jax.Array]]:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "workers"), [*((r, 3) for r in RECIPES), ("nesterov", 1)]
+    ("recipe", "workers"),
+    [
+        ("sgd", 3),
+        ("cgad gate=pre", 3),
+        *(pytest.param(r, 3, marks=pytest.mark.slow) for r in SLOWER),
+        pytest.param("nesterov", 1, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_run_is_what_lists_of_versions_and_of_updates_give(
@@ -298,7 +312,7 @@ def test_worker_optimizers_that_begin_anew_in_each_round(
 
 
 class TestProtocols:
-    @pytest.mark.parametrize("recipe", ["nesterov", "cgad gate=post"])
+    @pytest.mark.parametrize("recipe", ["sgd", *some_slow(SLOWER)])
     def test_without_delay_both_are_lockstep(
         self, program: Any, toy: Toy, recipe: str
     ) -> None:
@@ -330,7 +344,7 @@ class TestProtocols:
                 (state.outer, state.workers),
             )
 
-    @pytest.mark.parametrize("recipe", RECIPES)
+    @pytest.mark.parametrize("recipe", some_slow(RECIPES))
     def test_snapshots_are_updates_in_flight_with_the_data_shifted(
         self, program: Any, recipe: str
     ) -> None:

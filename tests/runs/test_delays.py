@@ -139,6 +139,7 @@ class TestSweep:
         for row, before in zip(again["rows"], summary["rows"], strict=True):
             np.testing.assert_allclose(row["final"], before["final"], rtol=1e-5)
 
+    @pytest.mark.slow
     def test_cells_at_once_give_the_same(self, swept: Any, tmp_path: Path) -> None:
         c = tiny(cells=CELLS_OF_SWEEP)
         c.sweep.cells_at_once, c.sweep.threads = 3, 1
@@ -171,6 +172,7 @@ def test_fragments_are_synced_by_every_kind_of_method(tmp_path: Path) -> None:
         assert all(0 < applied < 8 for applied in row["applied"])
 
 
+@pytest.mark.slow
 def test_low_precision_trains(tmp_path: Path) -> None:
     c = tiny("methods=adam", "train.precision=bf16_8bit", "train.keep_inner=false")
     summary, _ = run(c, tmp_path / "run")
