@@ -16,7 +16,7 @@ from configs import delayed
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
-GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
 SIZES: Sizes = {name: dict(delayed.SIZES[name]) for name in ("quick", "small")}
 
