@@ -24,7 +24,7 @@ run: $(VENV)/.installed-$(EXTRAS) ## train BlockTrain beside its references: ARG
 	$(BIN)/python -m experiments.run --config=$(CONFIG) $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests, without the slow ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -50,6 +50,9 @@ POISON = 66
 SLOWER = ("nesterov", "cgad gate=post")
 
 
+ONE_SLOW = ("snapshot", pytest.param("in_flight", marks=pytest.mark.slow))
+
+
 def some_slow(recipes: Iterable[str]) -> list[Any]:
     return [
         pytest.param(r, marks=pytest.mark.slow) if r in SLOWER else r for r in recipes
@@ -297,7 +300,7 @@ def test_a_run_is_what_lists_of_versions_and_of_updates_give(
     assert run._cache_size() == 1
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ONE_SLOW)
 def test_worker_optimizers_that_begin_anew_in_each_round(
     program: Any, protocol: str
 ) -> None:
@@ -496,7 +499,7 @@ class TestWhoCounts:
         assert np.all(np.isfinite(clean[2]))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ONE_SLOW)
 def test_a_run_that_stops_goes_on_where_it_was(toy: Toy, protocol: str) -> None:
     """Written as plain arrays and read again: moments, ages, counters, what flies."""
     outer = outer_of("cgad gate=both")
@@ -556,7 +559,7 @@ class TestCgad:
         )(as_windows(draw_goals(ROUNDS, 1, 3, STEPS)), delays, active)
         return np.asarray(path)
 
-    @pytest.mark.parametrize("protocol", PROTOCOLS)
+    @pytest.mark.parametrize("protocol", ONE_SLOW)
     def test_with_equal_ages_weights_of_workers_are_the_optimizers_own(
         self, toy: Toy, protocol: str
     ) -> None:
@@ -584,7 +587,7 @@ class TestCgad:
         assert np.abs(gated - same).max() > 0.01
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ONE_SLOW)
 def test_blocks_average_alone_and_share_the_interface(toy: Toy, protocol: str) -> None:
     """BlockTrain with two blocks, two replicas each, and a delay for each worker."""
     outer = outer_of("cgad gate=pre")
@@ -634,7 +637,7 @@ def test_blocks_average_alone_and_share_the_interface(toy: Toy, protocol: str) -
         np.testing.assert_allclose(metrics["age"], expected.age, rtol=1e-6)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ONE_SLOW)
 def test_seeds_and_delays_are_axes_of_one_program(toy: Toy, protocol: str) -> None:
     def noisy(params: Any, batch: Batch, key: jax.Array) -> Any:
         loss, metrics = toy().objective(params, batch, key)
