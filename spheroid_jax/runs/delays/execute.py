@@ -1,7 +1,9 @@
 """Runs jobs: windows in, losses out; jobs of one program run together."""
 
+import collections
 import functools
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -32,9 +34,8 @@ class Executor:
 
     def __init__(self, corpus: data.Corpus, max_delay: int) -> None:
         self._corpus, self._max_delay = corpus, max_delay
-        # A sweep goes through its programs one after the other.
-        self._program = functools.lru_cache(maxsize=4)(self._build)
-        self._jobs: dict[str, Job] = {}
+        self._programs: dict[tuple[str, int, int], Program] = {}
+        self._locks: dict[str, threading.Lock] = collections.defaultdict(threading.Lock)
         self._windows = functools.lru_cache(maxsize=2)(self._read)
         self._init = functools.lru_cache(maxsize=2)(_compiled_init)
 
@@ -59,8 +60,6 @@ class Executor:
         """Runs jobs of one program in one call; returns a result for each."""
         began = time.perf_counter()
         first = jobs[0]
-        self._jobs[first.program] = first
-        program = self._program(first.program)
         config = first.config
         seeds = tuple(range(config.seed, config.seed + config.seeds))
         settings = tuple(sorted(window_settings(first).items()))
@@ -71,27 +70,26 @@ class Executor:
         schedules = _stack(
             [_stack([schedule(job.config, seed) for seed in seeds]) for job in jobs]
         )
-        params, keys = self._starts(first.program, seeds)
-        run = jax.block_until_ready(
-            program(
+        # Of two threads that want one program the second waits, and compiles nothing.
+        with self._locks[first.program]:
+            given = (
                 numbers,
-                params,
-                keys,
+                *self._starts(first, seeds),
                 self._windows(settings, seeds),
                 validation_windows(self._corpus, first),
                 schedules,
             )
-        )
+            shape = (first.program, len(jobs), len(seeds))
+            if shape not in self._programs:
+                program = build_program(config, first.recipe, self._max_delay)
+                self._programs[shape] = program.lower(*given).compile()
+        run = jax.block_until_ready(self._programs[shape](*given))
         seconds = (time.perf_counter() - began) / len(jobs)
         return [_result(job, run, i, seconds) for i, job in enumerate(jobs)]
 
-    def _build(self, text: str) -> Program:
-        job = self._jobs[text]
-        return build_program(job.config, job.recipe, self._max_delay)
-
-    def _starts(self, text: str, seeds: tuple[int, ...]) -> tuple[Any, Array]:
+    def _starts(self, job: Job, seeds: tuple[int, ...]) -> tuple[Any, Array]:
         """Parameters, leaves (S, ...), and keys (S,): of the seed, not the method."""
-        init = self._init(build_model(self._jobs[text].config))
+        init = self._init(build_model(job.config))
         both = [jax.random.split(jax.random.key(seed)) for seed in seeds]
         starts, keys = jnp.stack(both, axis=1)
         return init(starts), keys

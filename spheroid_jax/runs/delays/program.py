@@ -54,8 +54,8 @@ def build_model(config: ConfigDict) -> Llama:
     )
 
 
-def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Program:
-    """Compiles, on its first call, all runs of one method.
+def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Any:
+    """All runs of one method as a jitted function.
 
     The program maps ``(numbers of the recipe, leaves (J,); parameters, leaves (S, ...);
     keys (S,); windows (S, R, 1, M, H, N, T+1); validation windows; schedules, leaves
