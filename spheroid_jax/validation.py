@@ -67,7 +67,7 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
         if values.keys() >= set(fields) and not faulty.intersection(fields):
             line = combination(*(values[field] for field in fields))
             found += [line] if line else []
-    if kind == "delays" and not any(map(faulty.__contains__, values)):
+    if kind == "delays" and not faulty:
         found += delay_problems(values)
     if "sweep" in config and not faulty.intersection(
         [*SWEEP_RULES[kind], values.get("sweep.axis")]

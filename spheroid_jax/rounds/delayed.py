@@ -27,7 +27,7 @@ from spheroid_jax.delivery import (
     snapshots,
 )
 from spheroid_jax.objectives import Metrics
-from spheroid_jax.partition import Params, Parts, difference
+from spheroid_jax.partition import Params, Parts, difference, masked_mean
 from spheroid_jax.rounds.round import Engine, init_state, train_workers
 from spheroid_jax.rounds.scan import scan_rounds
 
@@ -249,15 +249,11 @@ def _weighted_mean(values: Any, weights: Array, mask: Array) -> Any:
     Divided by the count and not by the weights: a gate that is divided out again by
     equal ages would be none.
     """
-    count = jnp.maximum(jnp.sum(mask), 1)
 
-    def mean(leaf: Array) -> Array:
-        extra = (1,) * (leaf.ndim - 1)
-        weighted = leaf * weights.reshape(-1, *extra).astype(leaf.dtype)
-        chosen = jnp.where(mask.reshape(-1, *extra), weighted, jnp.zeros_like(leaf))
-        return jnp.sum(chosen, axis=0) / count.astype(leaf.dtype)
+    def weigh(leaf: Array) -> Array:
+        return leaf * weights.reshape(-1, *(1,) * (leaf.ndim - 1)).astype(leaf.dtype)
 
-    return jax.tree.map(mean, values)
+    return masked_mean(jax.tree.map(weigh, values), mask)
 
 
 def _mean_where(values: Array, mask: Array) -> Array:

@@ -27,15 +27,15 @@ def schedule(config: ConfigDict, seed: int) -> Any:
     """
     key = jax.random.fold_in(jax.random.key(seed), 0x5C4ED)
     delays = _delays(config, key)
-    if in_parts(config):
-        return _sync(config, delays[:, 0], key)
     if config.delay.protocol == "snapshot":
         delays, active = delivery.started(delays, config.delay.start)
-    else:
-        # On the way, "skip" takes care of itself: at first nothing has arrived yet.
-        delays = delivery.ramp(delays) if config.delay.start == "ramp" else delays
-        active = jnp.ones_like(delays, bool)
-    return delays[:, None], active[:, None]
+        return delays[:, None], active[:, None]
+    # On the way, "skip" takes care of itself: at first nothing has arrived yet.
+    if config.delay.start == "ramp":
+        delays = delivery.ramp(delays)
+    if in_parts(config):
+        return _sync(config, delays[:, 0], key)
+    return delays[:, None], jnp.ones_like(delays, bool)[:, None]
 
 
 def largest_delay(config: ConfigDict) -> int:
@@ -91,6 +91,4 @@ def _sync(config: ConfigDict, delays: Array, key: Array) -> Sync:
             quorum=s.quorum,
             grace=s.grace,
         )
-    if config.delay.start == "ramp":
-        delays = jnp.minimum(delays, jnp.arange(rounds, dtype=delays.dtype))
     return Sync(delays, synced, accepted)
