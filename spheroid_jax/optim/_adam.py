@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.experimental.shard_alike import shard_alike
+
+from spheroid_jax.optim._leafwise import zeros_alike
 
 
 def moments(
@@ -20,13 +21,7 @@ def moments(
     """
 
     def zeros(leaf: Any, dtype: Any = None) -> jax.Array:
-        wide = jnp.promote_types(leaf.dtype, jnp.float32)
-        moment = jnp.zeros_like(leaf, dtype=dtype or wide)
-        if isinstance(leaf, jax.core.Tracer):
-            # Under jit zeros depend on nothing, and the compiler would put the whole
-            # moment on one device.
-            moment = shard_alike(leaf, moment)[1]
-        return moment
+        return zeros_alike(leaf, dtype or jnp.promote_types(leaf.dtype, jnp.float32))
 
     return (
         jax.tree.map(lambda p: zeros(p, mu_dtype), params),

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.experimental.shard_alike import shard_alike
 
 from spheroid_jax.optim._trees import is_none
 
@@ -44,9 +45,19 @@ def map_updates(
     )
 
 
+def zeros_alike(leaf: Any, dtype: Any) -> jax.Array:
+    """Zeros shaped, and sharded, like a leaf."""
+    zeros = jnp.zeros_like(leaf, dtype=dtype)
+    if isinstance(leaf, jax.core.Tracer):
+        # Under jit zeros depend on nothing, and the compiler would put all of them on
+        # one device.
+        zeros = shard_alike(leaf, zeros)[1]
+    return zeros
+
+
 def float32_zeros(params: optax.Params) -> optax.Updates:
     """Zeros shaped, and sharded, like the parameters."""
-    return optax.tree.zeros_like(params, dtype=jnp.float32)
+    return jax.tree.map(lambda leaf: zeros_alike(leaf, jnp.float32), params)
 
 
 def no_updates() -> jax.Array:
