@@ -3,8 +3,9 @@
 A file under ``configs/`` starts from one of ``KINDS``, changes what its experiment is
 about, and returns the result: :func:`default` for block training beside its references,
 :func:`delayed` for outer optimizers under delay, :func:`bound` for the delay bound on
-functions whose gradient is known. Whether the whole makes sense is decided by
-:func:`spheroid_jax.validation.validate`, before anything is compiled.
+functions whose gradient is known, :func:`memory` for what a worker has to hold.
+Whether the whole makes sense is decided by :func:`spheroid_jax.validation.validate`,
+before anything is compiled.
 
 Fields avoid ``None`` and lists, because ml_collections cannot override either from
 the command line; "not set" is an empty string or zero, and says so in its comment.
@@ -44,7 +45,7 @@ RECIPES = {
 
 def _start(kind: str, name: str) -> ConfigDict:
     c = ConfigDict()
-    c.kind = kind  # blocks | delays | bound: what kind of experiment; set by the file
+    c.kind = kind  # blocks | delays | bound | memory: what it is; set by the file
     c.name = name  # experiment; names the run directory and the report
     c.size = "quick"  # quick | small | paper; informative, set by the config file
     c.seed = 0  # parameters, data order, noise and evaluation all derive from it
@@ -80,6 +81,7 @@ def default() -> ConfigDict:
     c.model.noisy_input_std = 0.0  # initial W_z std, in units of 1/sqrt(d); 0 = zero
     c.model.compute_dtype = "float32"  # float32 | bfloat16; master weights stay f32
     c.model.remat = "dots"  # none | dots | full: what is kept for the backward pass
+    c.model.attention = "auto"  # auto | xla | cudnn (fused; GPU and bfloat16 only)
 
     c.diffusion = ConfigDict()
     c.diffusion.sigma_min = 1.0  # lowest noise level, in units of the embedding
@@ -123,8 +125,9 @@ def default() -> ConfigDict:
     c.checkpoint.keep = 2  # newest checkpoints kept per method
 
     c.mesh = ConfigDict()
-    c.mesh.block = 1  # devices along the block axis; divides B
-    c.mesh.replica = 1  # devices along the replica axis; divides K
+    c.mesh.block = 1  # devices along the block axis; divides B; 0 = choose
+    c.mesh.replica = 1  # devices along the replica axis; divides K; 0 = choose
+    c.mesh.fsdp = 1  # devices that share a worker; divides data.batch; 0 = choose
     return c
 
 
@@ -229,6 +232,32 @@ def bound() -> ConfigDict:
     return c
 
 
+def memory() -> ConfigDict:
+    """Returns the configuration of the table of active states, at its defaults."""
+    c = _start("memory", "memory")
+
+    c.model = ConfigDict()
+    c.model.blocks = 3  # B, blocks of the residual stack
+    c.model.layers = 4  # L, transformer layers per block
+    c.model.widths = (512, 1024, 2048, 4096, 8192, 12288, 18432)  # d, one row each
+    c.model.head_width = 64  # channels of an attention head; divides every width
+    c.model.mlp_ratio = 4  # hidden width of the MLP / width
+    c.model.head = "tied"  # tied | untied, as of block training
+    c.model.compute_dtype = "float32"  # float32 | bfloat16; master weights stay f32
+    c.model.remat = "dots"  # none | dots | full: what is kept for the backward pass
+
+    c.data = ConfigDict()
+    c.data.seq_len = 256  # T, bytes predicted per window
+    c.data.batch = 64  # windows per local step, of the worker and of the full stack
+
+    c.train = ConfigDict()
+    c.train.local_steps = 200  # H, AdamW steps of the compiled local phase
+
+    c.compile = ConfigDict()
+    c.compile.up_to = 18432  # largest width whose steps are compiled; 0 = none
+    return c
+
+
 def delay_cells(
     axis: str, cells: Sequence[str], *, panel: str = "", log_x: bool = False
 ) -> ConfigDict:
@@ -247,4 +276,5 @@ KINDS: Mapping[str, Callable[[], ConfigDict]] = {
     "blocks": default,
     "delays": delayed,
     "bound": bound,
+    "memory": memory,
 }

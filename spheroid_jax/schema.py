@@ -5,7 +5,7 @@ from typing import Any
 
 from spheroid_jax.config import BOUND_FUNCTIONS, BOUND_METHODS, KINDS, METHODS
 from spheroid_jax.diffusion import GRIDS
-from spheroid_jax.models import HEADS, LAYOUTS, REMAT_POLICIES
+from spheroid_jax.models import ATTENTIONS, HEADS, LAYOUTS, REMAT_POLICIES
 from spheroid_jax.optim.outer import OUTER_OPTIMIZERS
 from spheroid_jax.rounds.delayed import PROTOCOLS
 from spheroid_jax.rules import (
@@ -80,6 +80,7 @@ _BLOCKS: Mapping[str, Rule] = {
     "model.noisy_input_std": _NOT_NEGATIVE,
     "model.compute_dtype": one_of(COMPUTE_DTYPES),
     "model.remat": one_of(REMAT_POLICIES),
+    "model.attention": one_of(ATTENTIONS),
     "model.rotary": of_type(bool),
     "diffusion.sigma_min": _POSITIVE,
     "diffusion.sigma_max": _POSITIVE,
@@ -101,8 +102,9 @@ _BLOCKS: Mapping[str, Rule] = {
     "eval.mix_draws": _COUNT,
     "checkpoint.every": _COUNT,
     "checkpoint.keep": _COUNT,
-    "mesh.block": _COUNT,
-    "mesh.replica": _COUNT,
+    "mesh.block": _WHOLE,
+    "mesh.replica": _WHOLE,
+    "mesh.fsdp": _WHOLE,
 }
 
 _METHOD = matching(r"[a-z][a-z0-9_]*", "must be the name of a recipe")
@@ -176,6 +178,22 @@ _BOUND: Mapping[str, Rule] = {
     "eval.last": number(float, Interval(0, 1, above=True)),
 }
 
+_MEMORY: Mapping[str, Rule] = {
+    **{
+        field: _BLOCKS[field]
+        for field in (
+            *("model.blocks", "model.layers", "model.mlp_ratio", "model.head"),
+            *("model.compute_dtype", "model.remat"),
+        )
+    },
+    "model.widths": tuple_of(_COUNT, "(512, 1024)"),
+    "model.head_width": _COUNT,
+    "data.seq_len": _TEXT["data.seq_len"],
+    "data.batch": _COUNT,
+    "train.local_steps": _COUNT,
+    "compile.up_to": _WHOLE,
+}
+
 # By kind of experiment: the rule of every field.
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "blocks": {**_SHARED, **_TEXT, **_WORKERS, **_BLOCKS},
@@ -192,6 +210,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "outer.tau_cut": OUTER_RULES["tau_cut"],
         **_BOUND,
     },
+    "memory": {**_SHARED, **_MEMORY},
 }
 
 _RESULT = matching(r"[a-z][a-z0-9_]*", "must be the name of a result")
@@ -217,6 +236,13 @@ SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
     "bound": {
         "sweep.axis": lambda _: (
             "is for no run of kind=bound, which goes through delay.tau_max by itself: "
+            "leave the section sweep out"
+        ),
+        "sweep.cells": _CELLS,
+    },
+    "memory": {
+        "sweep.axis": lambda _: (
+            "is for no run of kind=memory, which goes through model.widths by itself: "
             "leave the section sweep out"
         ),
         "sweep.cells": _CELLS,

@@ -6,7 +6,6 @@ names the dotted field, its value and the cure.
 """
 
 from collections.abc import Callable, Iterable
-from itertools import product
 from typing import Any
 
 import jax
@@ -16,7 +15,9 @@ from spheroid_jax.config import KINDS, delayed
 from spheroid_jax.delay_validation import delay_problems
 from spheroid_jax.diffusion import NoiseLevels
 from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
+from spheroid_jax.models.attention import has_fused_attention, unfused
 from spheroid_jax.optim.recipes import RecipeError, parse_recipe
+from spheroid_jax.rounds.mesh import MeshShape, misfit
 from spheroid_jax.schema import OUTER_RULES, RULES, SWEEP_RULES
 
 __all__ = ["ConfigError", "problems", "validate"]
@@ -127,6 +128,17 @@ def _heads(width: int, heads: int) -> str:
     return f"model.heads={heads} does not divide model.width={width}: use {cure}"
 
 
+def _widths(widths: tuple[int, ...], head_width: int) -> str:
+    wrong = [width for width in widths if width % head_width]
+    if not wrong:
+        return ""
+    near = max(head_width, wrong[0] - wrong[0] % head_width)
+    return (
+        f"model.widths has {wrong[0]}, no multiple of model.head_width={head_width}: "
+        f"use {near}"
+    )
+
+
 def _sigmas(low: float, high: float) -> str:
     if low < high:
         return ""
@@ -160,26 +172,23 @@ def _whole_batches(field: str) -> Callable[[int, int], str]:
     return check
 
 
-def _mesh(block: int, replica: int, blocks: int, replicas: int, devices: int) -> str:
-    wrong = []
-    if blocks % block:
-        wrong.append(f"mesh.block does not divide model.blocks={blocks}")
-    if replicas % replica:
-        wrong.append(f"mesh.replica does not divide train.replicas={replicas}")
-    if block * replica > devices:
-        wrong.append(f"it needs {block * replica} devices and there are {devices}")
-    if not wrong:
+def _mesh(
+    block: int,
+    replica: int,
+    fsdp: int,
+    blocks: int,
+    replicas: int,
+    batch: int,
+    devices: int,
+) -> str:
+    return misfit(MeshShape(block, replica, fsdp), devices, blocks, replicas, batch)
+
+
+def _attention(asked: str, width: int, heads: int, dtype: str) -> str:
+    if asked != "cudnn" or width % heads:
         return ""
-    fits = (
-        (b, r)
-        for b, r in product(range(1, blocks + 1), range(1, replicas + 1))
-        if blocks % b == 0 and replicas % r == 0 and b * r <= devices
-    )
-    near = min(fits, key=lambda x: (abs(x[0] - block) + abs(x[1] - replica), -x[0]))
-    return (
-        f"mesh.block={block} mesh.replica={replica} does not fit:"
-        f" {', '.join(wrong)}, use mesh.block={near[0]} mesh.replica={near[1]}"
-    )
+    why = unfused(width // heads, dtype, gpu=has_fused_attention())
+    return f"model.attention=cudnn can't be used: {why}: use auto" if why else ""
 
 
 def _around(target: int, candidates: Iterable[int]) -> str:
@@ -192,6 +201,7 @@ def _around(target: int, candidates: Iterable[int]) -> str:
 
 _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[..., str]], ...] = (
     (("model.width", "model.heads"), _heads),
+    (("model.widths", "model.head_width"), _widths),
     (("diffusion.sigma_min", "diffusion.sigma_max"), _sigmas),
     (
         (
@@ -206,7 +216,19 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[..., str]], ...] = (
     (("eval.windows", "eval.batch"), _whole_batches("eval.windows")),
     (("eval.curve_windows", "eval.batch"), _whole_batches("eval.curve_windows")),
     (
-        ("mesh.block", "mesh.replica", "model.blocks", "train.replicas", "devices"),
+        (
+            "mesh.block",
+            "mesh.replica",
+            "mesh.fsdp",
+            "model.blocks",
+            "train.replicas",
+            "data.batch",
+            "devices",
+        ),
         _mesh,
+    ),
+    (
+        ("model.attention", "model.width", "model.heads", "model.compute_dtype"),
+        _attention,
     ),
 )

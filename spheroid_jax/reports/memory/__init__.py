@@ -1,0 +1,1 @@
+"""Report of active states: tables, a picture, and verdicts."""

@@ -1,0 +1,1 @@
+"""What workers have to hold: states by arithmetic, steps by compiling them."""
