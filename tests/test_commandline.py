@@ -242,14 +242,14 @@ def test_a_config_file_that_does_not_work(
         ),
         (
             "--config.mesh.zzz=8",
-            "there is no field mesh.zzz: use one of mesh.block, mesh.replica",
+            "there is no field mesh.zzz: use one of mesh.block, mesh.fsdp, mesh.repl",
         ),
         ("--config.zzz=8", "there is no field zzz: begin with one of checkpoint, data"),
         ("--config.=8", "there is no field : begin with one of"),
         ("--config.methods[0]=x", "there is no field methods[0]: did you mean methods"),
         (
             "--config.mesh=8",
-            "mesh is a section, not a field: set one of mesh.block, mesh.replica",
+            "mesh is a section, not a field: set one of mesh.block, mesh.fsdp,",
         ),
         (
             "--config.train.rounds=2.5",
@@ -279,7 +279,10 @@ def test_a_config_file_that_does_not_work(
         ("--config.methods='(1, 2)'", "methods=(1, 2) has element 1, which must be"),
         ("--config.sweep.series='(0,)'", "sweep.series=(0,) has element 0, which must"),
         ("--config.model.heads=5", "model.heads=5 does not divide model.width=64"),
-        ("--config.mesh.block=300", "mesh.block=300 mesh.replica=1 does not fit"),
+        (
+            "--config.mesh.block=300",
+            "mesh.block=300 mesh.replica=1 mesh.fsdp=1 does not",
+        ),
         (
             "--config.train.rounds=0 --config.model.heads=5",
             "train.rounds=0 must be at least 1; model.heads=5 does not divide",

@@ -105,8 +105,9 @@ EDGES = [
     ("eval.mix_draws", 0, 1),
     ("checkpoint.every", 0, 1),
     ("checkpoint.keep", 0, 1),
-    ("mesh.block", 0, 1),
-    ("mesh.replica", 0, 1),
+    ("mesh.block", -1, 0),
+    ("mesh.replica", -1, 0),
+    ("mesh.fsdp", -1, 0),
 ]
 
 
@@ -131,6 +132,7 @@ def test_ranges_end_where_they_should(
         ("model.head", "united", "did you mean untied?"),
         ("model.compute_dtype", "float16", "did you mean bfloat16?"),
         ("model.remat", "dot", "did you mean dots?"),
+        ("model.attention", "cuda", "did you mean cudnn?"),
         ("diffusion.grid", "edges", "upper_edges"),
         ("data.sharding", "workers", "did you mean worker?"),
         ("outer.name", "adam", "use sgd or nesterov"),
@@ -193,21 +195,36 @@ def test_corpora(value: str) -> None:
         (
             {"mesh__block": 2},
             8,
-            "mesh.block=2 mesh.replica=1 does not fit: mesh.block does not divide"
-            " model.blocks=3, use mesh.block=3 mesh.replica=1",
+            "mesh.block=2 mesh.replica=1 mesh.fsdp=1 does not fit: mesh.block does not"
+            " divide model.blocks=3, use mesh.block=3 mesh.replica=1 mesh.fsdp=1"
+            " (3 of 8 devices)",
         ),
         (
             {"mesh__block": 3, "mesh__replica": 4, "train__replicas": 6},
             8,
-            "mesh.block=3 mesh.replica=4 does not fit: mesh.replica does not divide"
-            " train.replicas=6, it needs 12 devices and there are 8,"
-            " use mesh.block=3 mesh.replica=2",
+            "mesh.block=3 mesh.replica=4 mesh.fsdp=1 does not fit: mesh.replica does"
+            " not divide train.replicas=6, it needs 12 devices and there are 8,"
+            " use mesh.block=3 mesh.replica=2 mesh.fsdp=1 (6 of 8 devices)",
         ),
         (
             {"mesh__block": 3},
             1,
-            "mesh.block=3 mesh.replica=1 does not fit: it needs 3 devices and there"
-            " are 1, use mesh.block=1 mesh.replica=1",
+            "mesh.block=3 mesh.replica=1 mesh.fsdp=1 does not fit: it needs 3 devices"
+            " and there are 1, use mesh.block=1 mesh.replica=1 mesh.fsdp=1"
+            " (1 of 1 devices)",
+        ),
+        (
+            {"mesh__fsdp": 8, "data__batch": 19},
+            8,
+            "mesh.block=1 mesh.replica=1 mesh.fsdp=8 does not fit: mesh.fsdp does not"
+            " divide data.batch=19 (16 and 24 would do), use mesh.block=1"
+            " mesh.replica=1 mesh.fsdp=1 (1 of 8 devices)",
+        ),
+        (
+            {"model__attention": "cudnn"},
+            1,
+            "model.attention=cudnn can't be used: there is no NVIDIA GPU of the Ampere"
+            " generation or newer with cuDNN: use auto",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """The block denoiser, its autoregressive references, and a Llama-style decoder."""
 
+from spheroid_jax.models.attention import ATTENTIONS
 from spheroid_jax.models.autoregressive import Autoregressive
 from spheroid_jax.models.denoiser import LAYOUTS, BlockDenoiser, concat_mask
 from spheroid_jax.models.interface import HEADS, VOCABULARY, InterfaceShape
@@ -14,6 +15,7 @@ from spheroid_jax.models.llama import (
 from spheroid_jax.models.transformer import REMAT_POLICIES, Params, TransformerShape
 
 __all__ = [
+    "ATTENTIONS",
     "HEADS",
     "LAYOUTS",
     "REMAT_POLICIES",

@@ -15,6 +15,7 @@ from flax import linen as nn
 from jax import Array
 from jax.sharding import NamedSharding
 
+from spheroid_jax.models.attention import ATTENTIONS, attention
 from spheroid_jax.models.transformer import (
     REMAT_POLICIES,
     Params,
@@ -52,6 +53,7 @@ class LlamaShape:
         float32 inside.
       param_dtype: dtype of all parameters.
       remat: ``none``, ``dots`` (keep matmul results) or ``full``.
+      attention: one of ``ATTENTIONS``; ``auto`` takes a fused kernel where one works.
 
     Raises:
       ValueError: a field is out of range.
@@ -68,6 +70,7 @@ class LlamaShape:
     compute_dtype: str = "float32"
     param_dtype: str = "float32"
     remat: str = "none"
+    attention: str = "auto"
 
     def __post_init__(self) -> None:
         counts = ("width", "layers", "heads", "kv_heads", "mlp_width", "vocabulary")
@@ -87,6 +90,7 @@ class LlamaShape:
             "compute_dtype": _DTYPES,
             "param_dtype": _DTYPES,
             "remat": REMAT_POLICIES,
+            "attention": ATTENTIONS,
         }
         for name, allowed in known.items():
             if getattr(self, name) not in allowed:
@@ -130,11 +134,11 @@ class LlamaLayer(nn.Module):
             return out.reshape(*x.shape[:-1], count, shape.head_width)
 
         x = _norm(shape, "attention_norm", shape.compute_dtype)(h)
-        attended = jax.nn.dot_product_attention(
+        attended = attention(
             turn(heads("query", shape.heads), places),
             turn(heads("key", shape.kv_heads), places),
             heads("value", shape.kv_heads),
-            is_causal=True,
+            implementation=shape.attention,
         ).reshape(h.shape)
         h = h + dense("attention_out", shape.width, attended, branch)
 

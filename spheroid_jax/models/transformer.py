@@ -14,6 +14,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
+from spheroid_jax.models.attention import attention
+from spheroid_jax.models.sharding import divided, gathered
+
 REMAT_POLICIES = ("none", "dots", "full")
 Params = Any
 Rotation = tuple[Array, Array]
@@ -34,6 +37,7 @@ class TransformerShape:
       remat: ``none``, ``dots`` (keep matmul results) or ``full``.
       rotary: whether attention also rotates queries and keys by position (RoFormer,
         arXiv 2104.09864), on top of the positions that the interface adds.
+      attention: one of ``ATTENTIONS``; ``auto`` takes a fused kernel where one works.
     """
 
     width: int
@@ -43,6 +47,7 @@ class TransformerShape:
     compute_dtype: str = "float32"
     remat: str = "none"
     rotary: bool = True
+    attention: str = "auto"
 
 
 def rotation(positions: Array, width: int, theta: float = 10_000.0) -> Rotation:
@@ -121,13 +126,8 @@ class TransformerLayer(nn.Module):
         )
         if shape.rotary:
             q, k = rotate(q, positions), rotate(k, positions)
-        attended = jax.nn.dot_product_attention(
-            q,
-            k,
-            v,
-            mask=None if mask is None else mask[None, None],
-            is_causal=mask is None,
-        ).reshape(x.shape)
+        attended = attention(q, k, v, mask, implementation=shape.attention)
+        attended = attended.reshape(x.shape)
         h = h + nn.Dense(
             shape.width, name="attention_out", dtype=dtype, kernel_init=branch
         )(attended)
@@ -164,7 +164,8 @@ def apply_layers(
         positions = jnp.arange(h.shape[1])
 
     def one(h: Array, layer: Params) -> tuple[Array, None]:
-        return module.apply({"params": layer}, h, positions, mask), None
+        whole = gathered(layer)
+        return module.apply({"params": whole}, divided(h), positions, mask), None
 
     body = rematerialised(one, shape.remat)
     h, _ = jax.lax.scan(body, h.astype(shape.compute_dtype), layers)

@@ -22,8 +22,16 @@ from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.delivery import lockstep
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.reports.progress import Progress
-from spheroid_jax.rounds import RoundState, init_state, make_round
-from spheroid_jax.rounds.mesh import WORKERS, make_mesh, state_sharding
+from spheroid_jax.rounds import RoundState, init_state
+from spheroid_jax.rounds.mesh import (
+    WINDOWS,
+    MeshShape,
+    choose_shape,
+    make_mesh,
+    mesh_round,
+    reference_shape,
+    state_sharding,
+)
 from spheroid_jax.runs.methods import Method
 
 
@@ -83,11 +91,12 @@ class _Training:
         self.method, self.config, self.corpus, self.log = method, config, corpus, log
         self.keys = Keys(config.seed, method.name)
         count = method.engine.partition.count
-        # A reference has one part, so only the replica axis can be sharded.
-        self.mesh = make_mesh(
-            config.mesh.block if count > 1 else 1, config.mesh.replica
+        self.mesh = make_mesh(*mesh_shape(config, count))
+        self.shardings = state_sharding(
+            self.mesh,
+            jax.eval_shape(self.first_state, self.keys.init, self.keys.rounds),
         )
-        self.round = jax.jit(make_round(method.engine), donate_argnums=0)
+        self.round = mesh_round(method.engine, self.mesh, self.shardings)
         self.curve = jax.jit(method.curve)
         self.accepted = lockstep(count, method.engine.replicas)
         self.curve_windows = jnp.asarray(
@@ -104,14 +113,13 @@ class _Training:
             * config.data.seq_len
         )
 
-    def fresh_state(self) -> RoundState:
-        def build(init_key: Array, round_key: Array) -> RoundState:
-            params = self.method.init(init_key)
-            return init_state(self.method.engine, params, round_key)
+    def first_state(self, init_key: Array, round_key: Array) -> RoundState:
+        params = self.method.init(init_key)
+        return init_state(self.method.engine, params, round_key)
 
-        abstract = jax.eval_shape(build, self.keys.init, self.keys.rounds)
-        shardings = state_sharding(self.mesh, abstract)
-        return jax.jit(build, out_shardings=shardings)(self.keys.init, self.keys.rounds)
+    def fresh_state(self) -> RoundState:
+        build = jax.jit(self.first_state, out_shardings=self.shardings)
+        return build(self.keys.init, self.keys.rounds)
 
     def run(self, directory: Path) -> Outcome:
         rounds = self.config.train.rounds
@@ -164,7 +172,7 @@ class _Training:
         progress: Progress,
     ) -> RoundState:
         began = time.perf_counter()
-        windows = jax.device_put(next(batches), NamedSharding(self.mesh, WORKERS))
+        windows = jax.device_put(next(batches), NamedSharding(self.mesh, WINDOWS))
         state, metrics = self.round(state, windows, self.accepted)
         training = {k: float(v) for k, v in _means(metrics).items()}
         self.check_finite(training, round_)
@@ -208,6 +216,21 @@ class _Training:
         )
 
 
+def mesh_shape(config: ConfigDict, parts: int) -> MeshShape:
+    """The mesh of a valid configuration for a method of ``parts`` different parts."""
+    batch = config.data.batch
+    shape = choose_shape(
+        MeshShape(config.mesh.block, config.mesh.replica, config.mesh.fsdp),
+        jax.device_count(),
+        config.model.blocks,
+        config.train.replicas,
+        batch,
+    )
+    if shape is None:
+        raise ValueError("the mesh does not fit: validate the configuration first")
+    return shape if parts > 1 else reference_shape(shape, batch)
+
+
 def window_settings(method: Method, config: ConfigDict) -> dict[str, Any]:
     """What decides which windows a method's workers see; see ``data.RoundIterator``."""
     return {
@@ -231,7 +254,8 @@ def training_identity(config: ConfigDict) -> dict[str, Any]:
             flat[f"{section}.{field}"] = value
     # Where the bytes come from may change between sessions; that they are the same
     # is checked by the data's own fingerprint.
-    for field in ("data.corpus", "data.mirror"):
+    # So may the device, and with it the kernel.
+    for field in ("data.corpus", "data.mirror", "model.attention"):
         flat.pop(field)
     return flat
 

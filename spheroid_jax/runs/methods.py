@@ -79,6 +79,7 @@ def transformer_shape(config: ConfigDict, layers: int) -> TransformerShape:
         compute_dtype=model.compute_dtype,
         remat=model.remat,
         rotary=model.rotary,
+        attention=model.attention,
     )
 
 
