@@ -27,11 +27,14 @@ class Partition:
       put: ``(parts, present) -> tree like the parameters``; leaves that several parts
         hold become the mean over the parts whose ``present`` (B,) is true, or zero
         when there are none.
+      separate: whether the outer optimizer steps each part by itself, and none that
+        nothing arrived for; see :func:`spheroid_jax.optim.by_block`.
     """
 
     count: int
     take: Callable[[Params], Parts]
     put: Callable[[Parts, Array], Params]
+    separate: bool = False
 
 
 def difference(sent: Array, returned: Array) -> Array:
@@ -78,7 +81,7 @@ def blocks(count: int) -> Partition:
         interface = masked_mean(parts["interface"], present)
         return {"blocks": parts["block"], "interface": interface}
 
-    return Partition(count, take, put)
+    return Partition(count, take, put, separate=True)
 
 
 def everything(dtype: DTypeLike | None = None) -> Partition:

@@ -1,5 +1,6 @@
 """Outer optimizers: what turns mean pseudo-gradients into the next parameters."""
 
+from spheroid_jax.optim.blockwise import by_block
 from spheroid_jax.optim.cgad import (
     CLOSED,
     GATES,
@@ -43,6 +44,7 @@ __all__ = [
     "StalenessNesterovState",
     "adam_decay",
     "adamw_8bit",
+    "by_block",
     "cgad",
     "delayed_nesterov",
     "fadas",

@@ -1,7 +1,7 @@
 """Worker local steps and the round: one engine for every method."""
 
+from spheroid_jax.rounds.outer_step import Engine, step_outer
 from spheroid_jax.rounds.round import (
-    Engine,
     RoundFunction,
     RoundState,
     init_state,
@@ -21,5 +21,6 @@ __all__ = [
     "local_phase",
     "make_round",
     "mean_pseudo_gradient",
+    "step_outer",
     "worker_keys",
 ]

@@ -28,7 +28,8 @@ from spheroid_jax.delivery import (
 )
 from spheroid_jax.objectives import Metrics
 from spheroid_jax.partition import Params, Parts, difference, masked_mean
-from spheroid_jax.rounds.round import Engine, init_state, train_workers
+from spheroid_jax.rounds.outer_step import Engine, step_outer
+from spheroid_jax.rounds.round import init_state, train_workers
 from spheroid_jax.rounds.scan import scan_rounds
 
 PROTOCOLS = ("snapshot", "in_flight")
@@ -118,7 +119,6 @@ def make_delayed_round(engine: Engine, delivery: Delivery) -> DelayedRound:
             f"protocol={delivery.protocol!r} is unknown: use {' or '.join(PROTOCOLS)}"
         )
     exchange = _snapshot if delivery.protocol == "snapshot" else _in_flight
-    outer = optax.with_extra_args_support(engine.outer)
 
     def run_round(
         state: DelayedState, windows: Array, delays: Array, active: Array
@@ -128,21 +128,11 @@ def make_delayed_round(engine: Engine, delivery: Delivery) -> DelayedRound:
         )
         present = arrived.workers > 0
         gradient = engine.partition.put(arrived.by_block, present)
+        params, outer_state, norm = step_outer(
+            engine, gradient, state.outer, state.params, present, arrived.age
+        )
         count = jnp.sum(arrived.workers)
         age = jnp.sum(arrived.age * arrived.workers) / jnp.maximum(count, 1)
-
-        def step(params: Params, outer_state: optax.OptState) -> Any:
-            updates, after = outer.update(gradient, outer_state, params, age=age)
-            return optax.apply_updates(params, updates), after, optax.tree.norm(updates)
-
-        def stay(params: Params, outer_state: optax.OptState) -> Any:
-            return params, outer_state, jnp.zeros(())
-
-        # A branch and no selection, which would need a copy of the outer optimizer's
-        # state. Vmapped over runs it becomes one.
-        params, outer_state, norm = jax.lax.cond(
-            count > 0, step, stay, state.params, state.outer
-        )
         report = {
             "loss": _mean_where(metrics["loss"], active),
             "arrived": count,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from spheroid_jax.objectives import Metrics, Objective
+from spheroid_jax.objectives import Metrics
 from spheroid_jax.partition import (
     Params,
     Partition,
@@ -21,6 +21,7 @@ from spheroid_jax.partition import (
     difference,
     masked_mean,
 )
+from spheroid_jax.rounds.outer_step import Engine, init_outer, step_outer
 from spheroid_jax.rounds.worker import local_phase, renewed
 
 
@@ -45,20 +46,6 @@ class RoundState(NamedTuple):
 RoundFunction = Callable[[RoundState, Array, Array], tuple[RoundState, Metrics]]
 
 
-class Engine(NamedTuple):
-    """The four choices that make a method, and its number of replicas.
-
-    ``keep_inner`` says whether a worker's optimizer state outlives a round.
-    """
-
-    partition: Partition
-    objective: Objective
-    inner: optax.GradientTransformation
-    outer: optax.GradientTransformation
-    replicas: int
-    keep_inner: bool = True
-
-
 def init_state(engine: Engine, params: Params, key: Array) -> RoundState:
     """State before the first round; workers start with fresh optimizer states."""
     parts = engine.partition.take(params)
@@ -69,7 +56,7 @@ def init_state(engine: Engine, params: Params, key: Array) -> RoundState:
         parts,
     )
     workers = jax.vmap(jax.vmap(engine.inner.init))(replicated)
-    return RoundState(params, engine.outer.init(params), workers, jnp.int32(0), key)
+    return RoundState(params, init_outer(engine, params), workers, jnp.int32(0), key)
 
 
 def worker_keys(key: Array, blocks: int, replicas: int) -> Array:
@@ -113,9 +100,7 @@ def mean_pseudo_gradient(
 ) -> Params:
     """Mean over accepted replicas of (sent - returned), put together over blocks.
 
-    A block without an accepted update gets exactly zero, so that ``sgd(1.0)`` leaves
-    it bitwise unchanged. An outer optimizer with momentum still moves it by what the
-    momentum holds.
+    A block without an accepted update gets exactly zero.
 
     Args:
       partition: how parts make a model.
@@ -132,7 +117,8 @@ def make_round(engine: Engine) -> RoundFunction:
     """The round as a pure function, not yet compiled.
 
     It maps ``(state, windows (B, K, H, N, T+1), accepted (B, K))`` to the next state
-    and metrics with leading axes (B, K).
+    and metrics with leading axes (B, K). A block without an accepted update stays as it
+    is, bit for bit, whatever the outer optimizer's momentum holds.
     """
 
     def run_round(
@@ -144,8 +130,10 @@ def make_round(engine: Engine) -> RoundFunction:
             engine, sent, state.workers, windows, key
         )
         gradient = mean_pseudo_gradient(engine.partition, sent, returned, accepted)
-        updates, outer = engine.outer.update(gradient, state.outer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        present = jnp.any(accepted, axis=1)
+        params, outer, _ = step_outer(
+            engine, gradient, state.outer, state.params, present
+        )
         return RoundState(params, outer, workers, state.round + 1, state.key), metrics
 
     return run_round

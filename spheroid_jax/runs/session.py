@@ -13,8 +13,8 @@ from spheroid_jax.checkpoints import CheckpointError
 from spheroid_jax.commandline import Options, parse
 from spheroid_jax.data import CorpusError, DataStateError
 from spheroid_jax.reports.log import MetricsError
-from spheroid_jax.runs.delays.execute import JOB_THREADS
-from spheroid_jax.runs.delays.results import ResultsError
+from spheroid_jax.runs.grid.execute import JOB_THREADS
+from spheroid_jax.runs.grid.results import ResultsError
 from spheroid_jax.runs.loop import TrainingError
 from spheroid_jax.runs.workdir import WorkdirError, default_workdir
 from spheroid_jax.validation import ConfigError

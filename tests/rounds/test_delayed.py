@@ -151,7 +151,9 @@ def in_lists(
     A worker of block b holds row b and the tail. Arrays are (R, B, K, ...).
     """
     weigh, optimizer = ORACLES[recipe]
-    step = optimizer()
+    # A block is stepped by itself, when something arrives for it, and the tail too.
+    steps = [optimizer() for _ in range(blocks)]
+    step_tail = optimizer()
     tail = len(begun) if shared is None else shared
     rows = (len(begun) - tail) // blocks
     held = [
@@ -182,15 +184,20 @@ def in_lists(
         flight = [f for f in flight if f.due > t]
         theta = thetas[-1]
         if landed:
-            gradient, present = np.zeros(len(theta)), 0
+            theta, means, ages_here = theta.copy(), [], []
             for b in range(blocks):
                 ours = [f for f in landed if f.block == b]
-                if ours:
-                    mean = sum(f.weight * f.delta for f in ours) / len(ours)
-                    gradient[held[b]] += mean
-                    present += 1
-            gradient[len(theta) - tail :] /= present
-            theta = step(theta, gradient, np.mean([f.age for f in landed]))
+                if not ours:
+                    continue
+                mean = sum(f.weight * f.delta for f in ours) / len(ours)
+                age, row = np.mean([f.age for f in ours]), held[b][:rows]
+                if rows:
+                    theta[row] = steps[b](theta[row], mean[:rows], age)
+                means.append(mean[rows:])
+                ages_here.append(age)
+            theta[len(theta) - tail :] = step_tail(
+                theta[len(theta) - tail :], np.mean(means, axis=0), np.mean(ages_here)
+            )
         thetas.append(theta)
         arrived.append(len(landed))
         ages.append(float(np.mean([f.age for f in landed])) if landed else 0.0)

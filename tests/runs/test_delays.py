@@ -11,11 +11,11 @@ from ml_collections import ConfigDict
 
 from spheroid_jax import config
 from spheroid_jax.fields import ConfigError, assign
-from spheroid_jax.runs.delays.execute import CHANCE, chunks
-from spheroid_jax.runs.delays.experiment import run_delayed
-from spheroid_jax.runs.delays.jobs import Cell, plan, room
-from spheroid_jax.runs.delays.results import CELLS, Results, ResultsError
+from spheroid_jax.runs.delays.experiment import FAMILY, run_delayed
 from spheroid_jax.runs.delays.schedules import schedule
+from spheroid_jax.runs.grid.execute import CHANCE, chunks
+from spheroid_jax.runs.grid.jobs import Cell, plan, room
+from spheroid_jax.runs.grid.results import CELLS, Results, ResultsError
 
 TINY = {
     "name": "delay_sweep",
@@ -182,7 +182,7 @@ def test_low_precision_trains(tmp_path: Path) -> None:
 
 class TestJobs:
     def cells(self, *texts: str, methods: str = "adam,cgad") -> list[Cell]:
-        return plan(tiny(f"methods={methods}", cells=texts), "corpus")
+        return plan(FAMILY, tiny(f"methods={methods}", cells=texts), "corpus")
 
     def test_methods_share_what_they_do_not_use(self) -> None:
         low, high = self.cells("outer.alpha=0.1", "outer.alpha=0.4")
@@ -196,7 +196,7 @@ class TestJobs:
         cells = self.cells("delay.tau=0", "delay.tau=3", "delay.kind=uniform")
         assert len({cell.jobs[0].program for cell in cells}) == 1
         assert len({cell.jobs[0].identity for cell in cells}) == 3
-        assert room(cells) == 3
+        assert room(FAMILY, cells) == 3
 
     def test_another_length_is_another_program(self) -> None:
         a, b = self.cells("train.local_steps=1", "train.local_steps=2")
@@ -204,7 +204,7 @@ class TestJobs:
 
     def test_another_corpus_is_another_job(self) -> None:
         c = tiny("methods=adam")
-        (one,), (other,) = plan(c, "one"), plan(c, "other")
+        (one,), (other,) = plan(FAMILY, c, "one"), plan(FAMILY, c, "other")
         assert one.jobs[0].identity != other.jobs[0].identity
 
     def test_chunks_hold_one_program_each(self) -> None:

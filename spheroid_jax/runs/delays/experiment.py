@@ -1,182 +1,65 @@
-"""A delayed run or sweep: all methods at all settings, a table, a picture, verdicts."""
+"""Delayed runs of a decoder as a family of grids."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import jax
-import numpy as np
 from ml_collections import ConfigDict
 
-from spheroid_jax import data
 from spheroid_jax.reports.delays.names import method_label
 from spheroid_jax.reports.delays.report import write_report
-from spheroid_jax.reports.tables import duration
-from spheroid_jax.runs.delays import execute
-from spheroid_jax.runs.delays.board import write_curves
-from spheroid_jax.runs.delays.jobs import Cell, Job, plan, room
-from spheroid_jax.runs.delays.program import build_model
-from spheroid_jax.runs.delays.results import Results
-from spheroid_jax.runs.opening import corpus_facts, corpus_lines, environment
-from spheroid_jax.runs.workdir import as_json, open_workdir
+from spheroid_jax.runs.delays.program import build_model, build_run
+from spheroid_jax.runs.delays.schedules import in_parts, largest_delay, schedule
+from spheroid_jax.runs.grid.experiment import run_grid
+from spheroid_jax.runs.grid.family import Family
+from spheroid_jax.runs.methods import count_params
 
-SUMMARY_FORMAT = 1
-Say = Callable[[str], None]
-
-
-def run_delayed(
-    config: ConfigDict, workdir: Path, *, resume: bool, command: str, say: Say = print
-) -> dict[str, Any]:
-    """Runs every method at every setting, and reports them together.
-
-    Args:
-      config: a valid configuration of kind ``delays``, with or without a ``sweep``.
-      workdir: the run directory; with ``resume`` it must hold the run.
-      resume: whether to go on; what is finished isn't run again.
-      command: what to type to get this again.
-      say: prints a line for the user.
-
-    Returns:
-      The summary that is written to ``summary.json``.
-    """
-    began = time.perf_counter()
-    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
-    for note in corpus.notes:
-        say(f"NOTE: {note}")
-    cells = plan(config, corpus.sha256)
-    # Before the run directory is claimed: a mistyped path mustn't use it up.
-    execute.check_windows(corpus, cells)
-    most = room(cells)
-    open_workdir(workdir, config, resume)
-    results = Results(workdir)
-    for line in _opening(config, corpus, cells, workdir):
-        say(line)
-    executor = execute.Executor(corpus, most)
-    at_once, threads = 1, 1
-    if "sweep" in config:
-        at_once, threads = config.sweep.cells_at_once, config.sweep.threads
-    for job, cell, result in _run_all(
-        cells, results, executor, (at_once, threads), say
-    ):
-        results.add(job.identity, result)
-        write_curves(workdir, job, cell, result)
-    summary = _summary(config, corpus, cells, results)
-    # Of earlier sessions only the jobs' own time is known; of this one, everything.
-    spent = sum(row["seconds"] for row in _distinct(cells, results))
-    seconds = max(spent, time.perf_counter() - began)
-    summary |= {"command": command, "seconds": round(seconds, 2)}
-    write_report(workdir, summary)
-    return summary
+_USED_BY_KIND = {
+    "delay.tau": ("fixed", "uniform"),
+    "delay.per_worker": ("per_worker",),
+    "delay.trace": ("trace",),
+}
+_ARGUMENTS = (
+    *("delay.kind", "delay.start", *_USED_BY_KIND),
+    *(f"sync.{name}" for name in ("schedule", "periods", "offsets", "drop")),
+    *("sync.quorum", "sync.grace"),
+)
 
 
-def _run_all(
-    cells: Sequence[Cell],
-    results: Results,
-    executor: execute.Executor,
-    side_by_side: tuple[int, int],
-    say: Say,
-) -> Iterator[tuple[Job, Cell, dict[str, Any]]]:
-    """Runs what isn't finished, says how far it is, and yields each result."""
-    every = {job.identity: (job, cell) for cell in cells for job in cell.jobs}
-    left = [job for job, _ in every.values() if results.get(job.identity) is None]
-    done = len(every) - len(left)
-    if done:
-        say(f"{done} of {len(every)} finished before, not run again")
-    began, fresh = time.perf_counter(), 0
-    at_once, threads = side_by_side
-    for jobs, found in executor.run_all(execute.chunks(left, at_once), threads):
-        for job, result in zip(jobs, found, strict=True):
-            cell = every[job.identity][1]
-            yield job, cell, result
-            done, fresh = done + 1, fresh + 1
-            rest = (time.perf_counter() - began) / fresh * (len(left) - fresh)
-            say(_line(job, cell, result, f"{done}/{len(every)}", rest))
+def _shapes(config: ConfigDict, field: str) -> bool:
+    if field in _USED_BY_KIND:
+        return config.delay.kind in _USED_BY_KIND[field]
+    return in_parts(config) or not field.startswith("sync.")
 
 
-def _line(job: Job, cell: Cell, result: dict[str, Any], count: str, rest: float) -> str:
-    """Progress: what was finished, how it ended, and how long the others will take."""
-    finite = [x for x in result["final"] if x is not None]
-    lost = len(result["final"]) - len(finite)
-    loss = f"{np.mean(finite):.3f}" if finite else "not finite"
-    if finite and lost:
-        loss += f" ({lost} of {len(result['final'])} seeds not finite)"
-    elif finite and any(result["diverged"]):
-        loss += " (above chance)"
-    where = " ".join(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in cell.settings.items())
-    left = f", {duration(rest)} left" if rest else ""
-    name = method_label(job.method, {"name": job.recipe.name})
-    return (
-        f"  {count:>7}  {name}, {where}: loss {loss} in {result['seconds']:.0f}s{left}"
-    )
-
-
-def _opening(
-    config: ConfigDict, corpus: data.Corpus, cells: Sequence[Cell], workdir: Path
-) -> list[str]:
-    """What a reader of the screen needs to know before the first result."""
+def _opening(config: ConfigDict) -> list[str]:
     t, d, m = config.train, config.data, config.model
-    jobs = {job.identity for cell in cells for job in cell.jobs}
-    programs = {job.program for cell in cells for job in cell.jobs}
+    count = count_params(build_model(config).init)
     return [
-        f"{config.name} ({config.size}) in {workdir}",
-        *corpus_lines(corpus),
-        f"a decoder of {m.layers} layers of width {m.width}, "
-        f"{_count(config):,} parameters; {t.replicas} workers, {t.rounds} rounds x "
-        f"{t.local_steps} steps of {d.batch} windows of {d.seq_len} bytes",
-        f"{len(jobs)} runs of {config.seeds} "
-        f"seed{'s' * (config.seeds > 1)}, {len(programs)} programs to compile",
+        f"a decoder of {m.layers} layers of width {m.width}, {count:,} parameters; "
+        f"{t.replicas} workers, {t.rounds} rounds x {t.local_steps} steps of "
+        f"{d.batch} windows of {d.seq_len} bytes"
     ]
 
 
-def _summary(
-    config: ConfigDict, corpus: data.Corpus, cells: Sequence[Cell], results: Results
-) -> dict[str, Any]:
-    sweep = config.get("sweep")
-    used = dict.fromkeys(job.method for cell in cells for job in cell.jobs)
-    rows = [
-        {
-            **(results.get(job.identity) or {}),
-            "method": job.method,
-            "settings": cell.settings,
-            "recipe": {"name": job.recipe.name, **job.recipe.numbers},
-        }
-        for cell in cells
-        for job in cell.jobs
-    ]
-    return {
-        "format": SUMMARY_FORMAT,
-        "kind": config.kind,
-        "name": config.name,
-        "size": config.size,
-        "corpus": corpus_facts(corpus),
-        "chance": execute.CHANCE,
-        "model": {
-            "params": _count(config),
-            "layers": config.model.layers,
-            "width": config.model.width,
-        },
-        "workers": config.train.replicas,
-        "local_steps": config.train.local_steps,
-        "rounds": config.train.rounds,
-        "seeds": config.seeds,
-        "x": sweep.axis if sweep else "",
-        "panel": sweep.panel if sweep else "",
-        "log_x": sweep.log_x if sweep else False,
-        "methods": list(used),
-        "recipes": {name: config.recipes[name] for name in used},
-        "rows": rows,
-        "environment": environment(),
-        "config": as_json(config),
-    }
+def _nothing(config: ConfigDict, metrics: Any = None) -> dict[str, Any]:
+    del config, metrics
+    return {}
 
 
-def _distinct(cells: Sequence[Cell], results: Results) -> list[dict[str, Any]]:
-    """Results without those that several cells share counted twice."""
-    identities = {job.identity for cell in cells for job in cell.jobs}
-    return [r for i in identities if (r := results.get(i)) is not None]
+FAMILY = Family(
+    init=lambda config: build_model(config).init,
+    program=build_run,
+    schedule=schedule,
+    blocks=lambda _: 1,
+    room=largest_delay,
+    shapes=_shapes,
+    arguments=frozenset(_ARGUMENTS),
+    opening=_opening,
+    result=_nothing,
+    facts=_nothing,
+    axis=("delay.tau", "delay.kind"),
+    label=method_label,
+    write_report=write_report,
+)
 
-
-def _count(config: ConfigDict) -> int:
-    shapes = jax.eval_shape(build_model(config).init, jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+run_delayed = partial(run_grid, FAMILY)

@@ -1,7 +1,7 @@
-"""The compiled program of a method: rounds, workers, steps and seeds in one call."""
+"""One delayed run of a method: rounds, workers and steps in one program."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,22 +20,8 @@ from spheroid_jax.rounds import Engine
 from spheroid_jax.rounds.delayed import Delivery, simulate
 from spheroid_jax.rounds.partial import PartialSync, simulate_partial
 from spheroid_jax.runs.delays.schedules import in_parts
+from spheroid_jax.runs.grid.family import OneRun, Run
 from spheroid_jax.runs.methods import inner_of
-
-
-class Run(NamedTuple):
-    """What a run leaves behind.
-
-    Attributes:
-      losses: on validation, nats per byte, after each ``eval.every`` rounds.
-      metrics: of each round.
-    """
-
-    losses: Array
-    metrics: dict[str, Array]
-
-
-Program = Callable[[Mapping[str, Array], Any, Array, Array, Array, Any], Run]
 
 
 def build_model(config: ConfigDict) -> Llama:
@@ -54,19 +40,8 @@ def build_model(config: ConfigDict) -> Llama:
     )
 
 
-def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Any:
-    """All runs of one method as a jitted function.
-
-    The program maps ``(numbers of the recipe, leaves (J,); parameters, leaves (S, ...);
-    keys (S,); windows (S, R, 1, M, H, N, T+1); validation windows; schedules, leaves
-    (J, S, R, ...))`` to a ``Run`` with leading axes (J, S): J settings of the same
-    method, S seeds.
-
-    Args:
-      config: everything but seeds, delays and the recipe's numbers is compiled in.
-      recipe: only its name and its choices are.
-      max_delay: rounds there is room for.
-    """
+def build_run(config: ConfigDict, recipe: Recipe, max_delay: int) -> OneRun:
+    """One run of a recipe, whose numbers are arguments."""
 
     def one(
         numbers: Mapping[str, Array],
@@ -81,8 +56,7 @@ def build_program(config: ConfigDict, recipe: Recipe, max_delay: int) -> Any:
             config, traced, max_delay, params, key, windows, validation, schedule
         )
 
-    seeds = jax.vmap(one, in_axes=(None, 0, 0, 0, None, 0))
-    return jax.jit(jax.vmap(seeds, in_axes=(0, None, None, None, None, 0)))
+    return one
 
 
 def _run(
@@ -155,4 +129,4 @@ def _run(
             evaluate,
             every,
         )
-    return Run(losses, metrics)
+    return Run(losses, metrics, {})

@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from spheroid_jax.runs.delays.jobs import Cell, Job
+from spheroid_jax.runs.grid.jobs import Cell, Job
 
 
 def write_curves(workdir: Path, job: Job, cell: Cell, result: dict[str, Any]) -> None:

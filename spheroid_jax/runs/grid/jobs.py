@@ -14,21 +14,13 @@ from ml_collections import ConfigDict
 
 from spheroid_jax.fields import assignments, leaves, overridden
 from spheroid_jax.optim.recipes import Recipe, parse_recipe
-from spheroid_jax.runs.delays.schedules import in_parts, largest_delay
+from spheroid_jax.runs.grid.family import Family
 
 # What names a run, but doesn't shape it.
 _ASIDE = ("kind", "name", "size", "methods", "data.corpus", "data.mirror")
-_USED_BY_KIND = {
-    "delay.tau": ("fixed", "uniform"),
-    "delay.per_worker": ("per_worker",),
-    "delay.trace": ("trace",),
-}
-# Of a job's fields, those that are arguments of its program and not compiled in.
-_ARGUMENTS = (
-    *("seed", "seeds", "delay.kind", "delay.start", *_USED_BY_KIND),
-    *(f"sync.{name}" for name in ("schedule", "periods", "offsets", "drop")),
-    *("sync.quorum", "sync.grace"),
-)
+_ASIDE_SECTIONS = ("sweep.", "recipes.", "outer.")
+# Of a job's fields, those that are arguments of any program and not compiled in.
+_ARGUMENTS = ("seed", "seeds")
 
 
 class Job(NamedTuple):
@@ -61,17 +53,17 @@ class Cell(NamedTuple):
     jobs: tuple[Job, ...]
 
 
-def plan(config: ConfigDict, digest: str) -> list[Cell]:
+def plan(family: Family, config: ConfigDict, digest: str) -> list[Cell]:
     """The cells of a run, or of a sweep.
 
     Args:
+      family: the kind of experiment.
       config: a valid configuration.
       digest: of the corpus.
     """
     if "sweep" not in config:
-        fields = ("delay.tau", "delay.kind")
-        settings = {field: leaves(config)[field] for field in fields}
-        return [Cell(settings, _jobs(config, digest))]
+        settings = {field: leaves(config)[field] for field in family.axis}
+        return [Cell(settings, _jobs(family, config, digest))]
     cells = []
     for text in config.sweep.cells:
         changed = overridden(config, text)
@@ -79,13 +71,13 @@ def plan(config: ConfigDict, digest: str) -> list[Cell]:
         shown += [f for f in (config.sweep.axis, config.sweep.panel) if f]
         values = leaves(changed)
         settings = {name: values[name] for name in dict.fromkeys(shown)}
-        cells.append(Cell(settings, _jobs(changed, digest)))
+        cells.append(Cell(settings, _jobs(family, changed, digest)))
     return cells
 
 
-def room(cells: list[Cell]) -> int:
+def room(family: Family, cells: list[Cell]) -> int:
     """The largest delay of all cells: with room for it, one program serves them all."""
-    return max(largest_delay(job.config) for cell in cells for job in cell.jobs)
+    return max(family.room(job.config) for cell in cells for job in cell.jobs)
 
 
 def recipe_of(config: ConfigDict, method: str) -> Recipe:
@@ -93,31 +85,25 @@ def recipe_of(config: ConfigDict, method: str) -> Recipe:
     return parse_recipe(config.recipes[method], dict(config.outer))
 
 
-def _jobs(config: ConfigDict, digest: str) -> tuple[Job, ...]:
-    return tuple(_job(config, method, digest) for method in config.methods)
+def _jobs(family: Family, config: ConfigDict, digest: str) -> tuple[Job, ...]:
+    return tuple(_job(family, config, method, digest) for method in config.methods)
 
 
-def _job(config: ConfigDict, method: str, digest: str) -> Job:
+def _job(family: Family, config: ConfigDict, method: str, digest: str) -> Job:
     recipe = recipe_of(config, method)
     fields = {
         field: value
         for field, value in leaves(config).items()
-        if _shapes(config, field)
+        if field not in _ASIDE
+        and not field.startswith(_ASIDE_SECTIONS)
+        and family.shapes(config, field)
     }
     outer = {"optimizer": recipe.name, **recipe.choices}
-    compiled = {f: v for f, v in fields.items() if f not in _ARGUMENTS} | outer
+    given = family.arguments.union(_ARGUMENTS)
+    compiled = {f: v for f, v in fields.items() if f not in given} | outer
     # The same shapes and another corpus are the same program.
     whole = fields | outer | dict(recipe.numbers) | {"corpus": digest}
     return Job(method, recipe, config, _digest(whole), _text(compiled))
-
-
-def _shapes(config: ConfigDict, field: str) -> bool:
-    """Whether a field has a part in the result of a job, beside its recipe."""
-    if field in _ASIDE or field.startswith(("sweep.", "recipes.", "outer.")):
-        return False
-    if field in _USED_BY_KIND:
-        return config.delay.kind in _USED_BY_KIND[field]
-    return in_parts(config) or not field.startswith("sync.")
 
 
 def _text(fields: Mapping[str, Any]) -> str:

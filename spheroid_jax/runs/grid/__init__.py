@@ -1,0 +1,1 @@
+"""Grids of compiled runs: outer optimizers at settings, with all their seeds."""
