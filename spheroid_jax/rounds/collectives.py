@@ -27,7 +27,7 @@ _KINDS = (
 _INSTRUCTION = re.compile(
     rf"^\s*(?:ROOT )?%?[\w.-]+ = (.*?) ({'|'.join(_KINDS)})(-start)?\((.*)$"
 )
-_ARRAY = re.compile(r"\b(pred|[sufbc]\d+\w*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b(pred|bf16|[sufc]\d+\w*)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _LOOP = re.compile(r" while\(.*body=%?([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -159,7 +159,7 @@ def _groups(text: str, devices: int) -> Groups:
     of which ``'b':(1)2`` is the part of 2 after a part of 1, with
     ``device_ids=([2,2]T(1,0))`` where it lies on the devices in another order.
     """
-    if pairs := re.search(r"source_target_pairs=\{(.*?)\}(?:,|$| )", text):
+    if pairs := re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", text):
         return _lists(pairs.group(1))
     if ranged := re.search(r"replica_groups=\[([\d,]+)\]<=(\[\S+)", text):
         flat = _order(ranged.group(2), devices)
