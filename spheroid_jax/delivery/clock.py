@@ -243,6 +243,59 @@ def _closing(busy: Array, due: Array, policy: Policy, quorums: bool) -> Array:
     return jnp.where(jnp.any(busy), closes, idle).astype(jnp.float32)
 
 
+class Network(NamedTuple):
+    """Between two rounds of :func:`network_round`.
+
+    Attributes:
+      clock: see :class:`Clock`.
+      elapsed: seconds that the last round took.
+    """
+
+    clock: Clock
+    elapsed: Array
+
+
+def open_network(fleet: Fleet, key: Array) -> Network:
+    """The network before its first round."""
+    return Network(start_clock(fleet, key), jnp.float32(0))
+
+
+def network_round(
+    network: Network,
+    fleet: Fleet,
+    traffic: Traffic,
+    policy: Policy,
+    key: Array,
+    phase: Phase | None = None,
+    *,
+    quorums: bool = True,
+) -> tuple[Network, Events]:
+    """One round of :func:`simulate_network`, for those who bring a loop of their own.
+
+    Args:
+      network: where the last round left it.
+      fleet: the workers.
+      traffic: bytes and steps of a round.
+      policy: see :class:`Policy`.
+      key: of the whole run; each round folds its number in.
+      phase: a measured one instead of a drawn one.
+      quorums: see :func:`run_clock`.
+    """
+    clock = network.clock
+    draws = jax.random.split(jax.random.fold_in(key, clock.round))
+    clock = clock._replace(online=come_and_go(fleet, clock, network.elapsed, draws[0]))
+    at_home = (fleet.join_seconds <= clock.time) & (clock.time < fleet.leave_seconds)
+    if phase is None:
+        phase = draw_phase(fleet, traffic, draws[1])
+    # Who leaves for good before the update would arrive loses it.
+    in_time = clock.time + phase.seconds <= fleet.leave_seconds
+    phase = phase._replace(lost=phase.lost | ~in_time)
+    clock, events = run_clock(
+        clock, phase, clock.online & at_home, policy, quorums=quorums
+    )
+    return Network(clock, events.seconds), events
+
+
 def simulate_network(
     fleet: Fleet,
     traffic: Traffic,
@@ -272,25 +325,13 @@ def simulate_network(
     """
     key, start = jax.random.split(key)
 
-    def one(state: tuple[Clock, Array], phase: Phase | None) -> Any:
-        clock, elapsed = state
-        draws = jax.random.split(jax.random.fold_in(key, clock.round))
-        clock = clock._replace(online=come_and_go(fleet, clock, elapsed, draws[0]))
-        at_home = (fleet.join_seconds <= clock.time) & (
-            clock.time < fleet.leave_seconds
+    def one(network: Network, phase: Phase | None) -> tuple[Network, Any]:
+        network, events = network_round(
+            network, fleet, traffic, policy, key, phase, quorums=quorums
         )
-        if phase is None:
-            phase = draw_phase(fleet, traffic, draws[1])
-        # Who leaves for good before the update would arrive loses it.
-        in_time = clock.time + phase.seconds <= fleet.leave_seconds
-        phase = phase._replace(lost=phase.lost | ~in_time)
-        clock, events = run_clock(
-            clock, phase, clock.online & at_home, policy, quorums=quorums
-        )
-        return (clock, events.seconds), keep(events)
+        return network, keep(events)
 
-    begin = (start_clock(fleet, start), jnp.float32(0))
-    return jax.lax.scan(one, begin, phases, length=rounds)[1]
+    return jax.lax.scan(one, open_network(fleet, start), phases, length=rounds)[1]
 
 
 class Deliveries(NamedTuple):
