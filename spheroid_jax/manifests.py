@@ -1,7 +1,10 @@
-"""A manifest of a directory: what it holds, with the SHA-256 of every file.
+"""A manifest of a directory: what it holds, with the SHA-256 of its files.
 
 The manifest is written last and by a rename, so a directory that has one is complete,
 and it carries a digest of itself, so that no flipped bit goes unseen.
+
+Data files are left to the indexes beside them, which hold digests piece by piece; the
+manifest holds digests of the indexes, so it vouches for everything.
 """
 
 import hashlib
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+_DATA = "data.*"
 
 
 class Damage(Exception):
@@ -19,9 +23,11 @@ class Damage(Exception):
 
 
 def digests(step: Path) -> dict[str, dict[str, Any]]:
-    """Returns {relative path: {bytes, sha256}} of all files, each synced to disk."""
+    """Returns {relative path: {bytes, sha256}} of all but data files, and syncs."""
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(step.rglob("*")):
+        if path.match(_DATA):
+            continue
         sync(path)  # Orbax doesn't flush its small files
         if path.is_file():
             files[path.relative_to(step).as_posix()] = {
@@ -31,22 +37,43 @@ def digests(step: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def verify(step: Path, manifest: Mapping[str, Any]) -> None:
-    """Raises Damage for the first file that is missing or isn't what was written."""
+def item_digests(files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Returns {item: digest of all it holds}, from the digests of its indexes."""
+    items: dict[str, list[str]] = {}
+    for name, file in sorted(files.items()):
+        item, _, rest = name.partition("/")
+        if Path(rest).match("index.*.json"):
+            items.setdefault(item, []).append(file["sha256"])
+    return {item: sha256_of_json(found) for item, found in items.items()}
+
+
+def verify(step: Path, manifest: Mapping[str, Any], items: set[str]) -> None:
+    """Checks the files of ``items`` and of no item, but for the content of data.
+
+    Raises:
+      Damage: for the first file that is missing or isn't what was written.
+    """
     for name, expected in manifest["files"].items():
+        item, inside, _ = name.partition("/")
+        if inside and item not in items:
+            continue
         path = step / name
-        if not path.is_file():
-            raise Damage(f"file {path} is missing")
+        check_size(path, expected["bytes"])
         try:
-            size, digest = path.stat().st_size, _sha256(path)
+            digest = _sha256(path)
         except OSError as error:
             raise Damage(f"file {path} can't be read ({error.strerror})") from error
-        if size != expected["bytes"]:
-            raise Damage(
-                f"file {path} has {size} bytes where {expected['bytes']} were written"
-            )
         if digest != expected["sha256"]:
             raise Damage(f"file {path} has another SHA-256 than when it was written")
+
+
+def check_size(path: Path, expected: int) -> None:
+    """Raises Damage if ``path`` isn't a file of ``expected`` bytes."""
+    if not path.is_file():
+        raise Damage(f"file {path} is missing")
+    size = path.stat().st_size
+    if size != expected:
+        raise Damage(f"file {path} has {size} bytes where {expected} were written")
 
 
 def read(step: Path) -> dict[str, Any]:
@@ -55,7 +82,7 @@ def read(step: Path) -> dict[str, Any]:
     try:
         envelope = json.loads(path.read_bytes())
         manifest = envelope["manifest"]
-        intact = envelope["sha256"] == _sha256_of_json(manifest)
+        intact = envelope["sha256"] == sha256_of_json(manifest)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise Damage(f"file {path} can't be read") from error
     if not intact:
@@ -65,7 +92,7 @@ def read(step: Path) -> dict[str, Any]:
 
 def write(step: Path, manifest: Mapping[str, Any]) -> None:
     """Writes the manifest of ``step``: all of it, on disk, or nothing."""
-    envelope = {"sha256": _sha256_of_json(manifest), "manifest": manifest}
+    envelope = {"sha256": sha256_of_json(manifest), "manifest": manifest}
     temporary = step / f"{MANIFEST}.tmp"
     temporary.write_text(json.dumps(envelope, indent=1), encoding="utf-8")
     sync(temporary)
@@ -73,7 +100,8 @@ def write(step: Path, manifest: Mapping[str, Any]) -> None:
     sync(step)
 
 
-def _sha256_of_json(value: Any) -> str:
+def sha256_of_json(value: Any) -> str:
+    """A digest of JSON data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,16 +1,10 @@
 """Checkpoints: bit-exact, complete or absent, and never wrong in silence."""
 
 import errno
-import json
 import logging
 import os
-import random
 import resource
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +14,10 @@ import numpy as np
 import optax
 import pytest
 
-from spheroid_jax import checkpoints, manifests
-from spheroid_jax.checkpoints import CheckpointError, Checkpoints
-
-IDENTITY = {"model": {"layers": 3, "width": 8}, "corpus": "sha-of-the-corpus"}
-
-
-def open_(directory: Path, *, keep: int = 5, **identity: Any) -> Checkpoints:
-    return Checkpoints(directory, keep=keep, identity=IDENTITY | identity)
+from spheroid_jax import manifests
+from spheroid_jax.checkpoints import FORMAT_VERSION, CheckpointError, Checkpoints
+from spheroid_jax.checkpoints import store as store_module
+from tests.checkpoints.states import assert_same, files_of, open_
 
 
 def worker_state(layers: int = 3, seed: int = 0) -> dict[str, Any]:
@@ -44,26 +34,6 @@ def worker_state(layers: int = 3, seed: int = 0) -> dict[str, Any]:
         "key": keys[2],
         "round": jnp.int32(seed),
     }
-
-
-def bits(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """dtype, shape and bytes, so that NaN payloads and signed zeros count."""
-    if not isinstance(leaf, jax.Array | np.ndarray):
-        return type(leaf).__name__, (), repr(leaf).encode()
-    name = str(leaf.dtype)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return name, leaf.shape, np.asarray(leaf).tobytes()
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """Same containers (NamedTuple types too), same bits."""
-    assert str(jax.tree.structure(actual)) == str(jax.tree.structure(expected))
-    assert jax.tree.map(bits, actual) == jax.tree.map(bits, expected)
-
-
-def files_of(step: Path) -> list[Path]:
-    return sorted(path for path in step.rglob("*") if path.is_file())
 
 
 def test_restores_every_kind_of_leaf_bit_for_bit(tmp_path: Path) -> None:
@@ -184,7 +154,7 @@ def test_an_int64_that_jax_would_narrow_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_identity_names_every_difference(tmp_path: Path) -> None:
-    with open_(tmp_path, seed=1) as store:
+    with open_(tmp_path, identity={"seed": 1}) as store:
         store.save(1, {"x": jnp.ones(1)}, {})
     changed = {"model": {"layers": 4, "width": 8}, "corpus": "other"}
     with (
@@ -203,11 +173,11 @@ def test_another_identity_names_every_difference(tmp_path: Path) -> None:
 def test_another_format_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "FORMAT_VERSION", 99)
+    monkeypatch.setattr(store_module, "FORMAT_VERSION", 99)
     with open_(tmp_path) as store:
         store.save(1, {"x": jnp.ones(1)}, {})
     monkeypatch.undo()
-    expected = f"format 99.*reads format {checkpoints.FORMAT_VERSION};"
+    expected = f"format 99.*reads format {FORMAT_VERSION};"
     with open_(tmp_path) as store, pytest.raises(CheckpointError, match=expected):
         store.restore({"x": jnp.ones(1)})
 
@@ -217,6 +187,7 @@ def test_a_flipped_bit_in_any_file_is_refused(tmp_path: Path) -> None:
     with open_(tmp_path) as store:
         store.save(1, state, {})
         store.save(2, state, {"position": 3})
+        store.wait()
         paths = files_of(tmp_path / "2")
         assert len(paths) > 5
         for path in paths:
@@ -240,8 +211,9 @@ def test_a_lost_or_truncated_file_is_refused(tmp_path: Path) -> None:
     with open_(tmp_path) as store:
         for round_ in (1, 2, 3):
             store.save(round_, state, {})
+        store.wait()
         for round_ in (2, 3):
-            (tmp_path / str(round_) / "default" / "manifest.ocdbt").unlink()
+            (tmp_path / str(round_) / "params" / "index.0.json").unlink()
         with pytest.raises(CheckpointError, match=r"missing; .*go on from round 1$"):
             store.restore(state)
         data = max(files_of(tmp_path / "1"), key=lambda path: path.stat().st_size)
@@ -282,9 +254,11 @@ def test_the_previous_round_outlives_a_save_that_fails_last(
 
     with open_(tmp_path, keep=1) as store:
         store.save(1, {"x": jnp.float32(1)}, {})
+        store.wait()
         monkeypatch.setattr(manifests, "write", full)
+        store.save(2, {"x": jnp.float32(2)}, {})
         with pytest.raises(CheckpointError, match=r"round 2 not saved .*No space left"):
-            store.save(2, {"x": jnp.float32(2)}, {})
+            store.wait()
         monkeypatch.undo()
         assert store.latest() == 1
         assert store.restore({"x": jnp.float32(0)})[0]["x"] == 1
@@ -297,15 +271,18 @@ def test_a_round_half_deleted_is_a_leftover(
 ) -> None:
     """A kill while an old round goes: it counts as absent, not as damaged."""
 
-    def killed(step: Path) -> None:
-        next(step.glob("default/**/d/*")).unlink()
-        raise OSError("killed")
+    def killed(step: Path, **_: Any) -> None:
+        if step.is_dir():
+            next(step.glob("rest/data.0")).unlink()
+            raise OSError("killed")
 
     with open_(tmp_path, keep=1) as store:
         store.save(1, {"x": jnp.float32(1)}, {})
+        store.wait()
         monkeypatch.setattr(shutil, "rmtree", killed)
+        store.save(2, {"x": jnp.float32(2)}, {})
         with pytest.raises(CheckpointError, match="round 2 is saved, but older rounds"):
-            store.save(2, {"x": jnp.float32(2)}, {})
+            store.wait()
         monkeypatch.undo()
         with pytest.raises(CheckpointError, match="complete rounds: 2"):
             store.restore({"x": jnp.float32(0)}, 1)
@@ -318,10 +295,12 @@ def test_a_disk_that_takes_no_more_is_an_error(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with open_(tmp_path) as store:
         store.save(1, big, {})
+        store.wait()
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         try:
+            store.save(2, big, {})
             with pytest.raises(CheckpointError, match=r"round 2 not saved .*too large"):
-                store.save(2, big, {})
+                store.wait()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert store.latest() == 1
@@ -335,6 +314,7 @@ def test_a_directory_that_can_not_be_written_is_an_error(tmp_path: Path) -> None
         open_(blocked)
     store = open_(tmp_path / "run")
     store.save(1, {"x": jnp.ones(1)}, {})
+    store.wait()
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").write_text("replaced while running")
     with pytest.raises(CheckpointError, match="round 2 not saved") as error:
@@ -361,92 +341,3 @@ def test_orbax_stays_off_the_screen(
     assert [record.message for record in caplog.records if record.name == "absl"] == [
         "a line of the caller's own"
     ]
-
-
-def run_python(source: str, *args: object, **environment: str) -> subprocess.Popen[str]:
-    """Starts Python on ``source`` with this test's path."""
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(source), *map(str, args)],
-        env=os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"} | environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-SAVE_FOR_EVER = """
-    import itertools, sys
-    from pathlib import Path
-    import jax.numpy as jnp
-    from spheroid_jax.checkpoints import Checkpoints
-
-    store = Checkpoints(Path(sys.argv[1]), keep=1, identity={})
-    for round_ in itertools.count((store.latest() or 0) + 1):
-        state = {"w": jnp.full((50_000,), round_, jnp.int32), "n": jnp.int32(round_)}
-        store.save(round_, state, {"round": round_})
-        print(round_, flush=True)
-    """
-
-
-def test_a_kill_at_any_moment_leaves_the_last_saved_round(tmp_path: Path) -> None:
-    """SIGKILL of a process that saves in a loop, three times on one directory."""
-    moments = random.Random(0)
-    abstract = {"w": jax.ShapeDtypeStruct((50_000,), "int32"), "n": jnp.int32(0)}
-    previous = 0
-    for _ in range(3):
-        process = run_python(SAVE_FOR_EVER, tmp_path)
-        assert process.stdout is not None
-        announced = [int(process.stdout.readline()) for _ in range(3)]
-        assert announced == list(range(previous + 1, previous + 4))  # it resumed
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(moments.uniform(0.0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        announced += map(int, process.stdout.read().split())
-        process.wait()
-        process.stdout.close()
-        with Checkpoints(tmp_path, keep=1, identity={}) as store:
-            latest = store.latest()
-            assert latest is not None
-            assert latest >= announced[-1]
-            state, host = store.restore(abstract)
-        assert host == {"round": latest}
-        assert state["n"] == latest
-        assert (np.asarray(state["w"]) == latest).all()
-        previous = latest
-
-
-SHARDED = """
-    import json, sys
-    from pathlib import Path
-    import jax, jax.numpy as jnp
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from spheroid_jax.checkpoints import Checkpoints
-
-    def placed(shape, spec):
-        auto = (AxisType.Auto,) * 2
-        mesh = jax.make_mesh(shape, ("block", "replica"), axis_types=auto)
-        return NamedSharding(mesh, spec)
-
-    x = jnp.arange(64.0).reshape(8, 8)
-    with Checkpoints(Path(sys.argv[1]), keep=1, identity={}) as store:
-        store.save(1, {"x": jax.device_put(x, placed((8, 1), P("block")))}, {})
-        other = placed((2, 4), P(None, ("block", "replica")))
-        with jax.set_mesh(other.mesh):
-            target = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=other)}
-            restored = store.restore(target)[0]["x"]
-    same = bool((restored == x).all())
-    print(json.dumps([len(jax.devices()), same, restored.sharding == other]))
-    """
-
-
-def test_restores_onto_other_devices(tmp_path: Path) -> None:
-    """Written on eight devices, read on eight along another axis, and on one."""
-    flags = "--xla_force_host_platform_device_count=8"
-    process = run_python(SHARDED, tmp_path, XLA_FLAGS=flags)
-    assert json.loads(process.communicate()[0]) == [8, True, True]
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    target = {"x": jax.ShapeDtypeStruct((8, 8), "float32", sharding=one)}
-    with Checkpoints(tmp_path, keep=1, identity={}) as store:
-        restored = store.restore(target)[0]["x"]
-    assert restored.sharding == one
-    np.testing.assert_array_equal(restored, np.arange(64.0).reshape(8, 8))
