@@ -1,6 +1,6 @@
 """Rounds in sequence, read ahead in the background, resumable to the window."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -21,23 +21,35 @@ class RoundIterator(Iterator[np.ndarray]):
     so train on other windows without a word.
     """
 
-    def __init__(self, train: np.ndarray, *, prefetch: int = 2, **settings: Any):
+    def __init__(
+        self,
+        train: np.ndarray,
+        *,
+        prefetch: int = 2,
+        workers: Sequence[tuple[int, int]] | None = None,
+        **settings: Any,
+    ):
         """Starts at round 0.
 
         Args:
           train: (n,) uint8.
           prefetch: rounds assembled ahead by one background thread; 0 for none.
+          workers: whose windows to read, pairs (b, k); None for all. The state doesn't
+            depend on it: what one process saved, any other number of them takes up.
           **settings: the fields of :class:`spheroid_jax.data.windows.WindowPlan`.
         """
         self._fingerprint = fingerprint(train, **settings)
         options = grain.ReadOptions(
             num_threads=min(prefetch, 1), prefetch_buffer_size=prefetch
         )
-        rounds = round_batches(train, **settings)
+        rounds = round_batches(train, workers=workers, **settings)
         self._iterator = iter(rounds.to_iter_dataset(options))
 
     def __next__(self) -> np.ndarray:
-        """The windows of the next round, uint8 (B, K, H, N, T+1)."""
+        """The windows of the next round, uint8 (B, K, H, N, T+1).
+
+        With ``workers``, theirs, (len(workers), H, N, T+1).
+        """
         return next(self._iterator)
 
     def get_state(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ making an array for every window.
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grain
@@ -100,15 +100,45 @@ class _Rounds:
 
     def __getitem__(self, index: int) -> np.ndarray:
         plan = self._plan
-        numbers = np.stack([stream[index] for stream in self._rounds])
-        windows = self._view[numbers * plan.stride].reshape(
-            -1, plan.replicas, plan.local_steps, plan.batch, plan.seq_len + 1
-        )
+        windows = self._read(index, range(len(self._rounds)))
+        windows = windows.reshape(-1, plan.replicas, *windows.shape[1:])
         # Shared windows are read once, for block 0, and repeated for the others.
         return np.repeat(windows, plan.blocks // len(windows), axis=0)
 
+    def of_workers(self, index: int, workers: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The windows of some workers, (len(workers), H, N, T+1); no other is read."""
+        plan = self._plan
+        # With shared windows there are streams for block 0 alone.
+        streams = [(b * plan.replicas + k) % len(self._rounds) for b, k in workers]
+        return self._read(index, streams)
 
-def round_batches(train: np.ndarray, **settings: Any) -> grain.MapDataset:
+    def _read(self, index: int, streams: Sequence[int]) -> np.ndarray:
+        plan = self._plan
+        numbers = np.stack([self._rounds[stream][index] for stream in streams])
+        return self._view[numbers * plan.stride].reshape(
+            len(streams), plan.local_steps, plan.batch, plan.seq_len + 1
+        )
+
+
+class _RoundsOfWorkers:
+    """As :class:`_Rounds`, for some of the workers."""
+
+    def __init__(self, rounds: _Rounds, workers: Sequence[tuple[int, int]]):
+        self._rounds, self._workers = rounds, workers
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._rounds.of_workers(index, self._workers)
+
+
+def round_batches(
+    train: np.ndarray,
+    *,
+    workers: Sequence[tuple[int, int]] | None = None,
+    **settings: Any,
+) -> grain.MapDataset:
     """The windows of every round, as an endless data set with random access.
 
     Every worker goes through the windows of its shard, reshuffled in every epoch;
@@ -117,17 +147,34 @@ def round_batches(train: np.ndarray, **settings: Any) -> grain.MapDataset:
 
     Args:
       train: (n,) uint8.
+      workers: pairs (b, k); the windows of all others aren't even read. None: all.
       **settings: the fields of :class:`WindowPlan`, all of them.
 
     Returns:
       A data set whose element r is uint8 of shape (B, K, H, N, T+1): the windows of
-      round r for worker (b, k) at local step h.
+      round r for worker (b, k) at local step h. With ``workers`` it has the same
+      windows in shape (len(workers), H, N, T+1).
 
     Raises:
       CorpusError: the corpus has no window for some worker.
       ValueError: a setting is out of range.
     """
-    return grain.MapDataset.source(_Rounds(train, WindowPlan(**settings)))
+    plan = WindowPlan(**settings)
+    rounds = _Rounds(train, plan)
+    if workers is None:
+        return grain.MapDataset.source(rounds)
+    outside = [w for w in workers if not _is_worker(w, plan)]
+    if outside or not workers:
+        raise ValueError(
+            f"workers={list(workers)} must be some of the {plan.blocks} x "
+            f"{plan.replicas} (b, k)"
+        )
+    return grain.MapDataset.source(_RoundsOfWorkers(rounds, workers))
+
+
+def _is_worker(worker: tuple[int, int], plan: WindowPlan) -> bool:
+    block, replica = worker
+    return 0 <= block < plan.blocks and 0 <= replica < plan.replicas
 
 
 def fingerprint(train: np.ndarray, **settings: Any) -> dict[str, Any]:
