@@ -16,6 +16,8 @@ from jax import Array
 from scipy.special import ndtri
 
 NEVER = math.inf
+# What is multiplied by draws that may be zero, or divided by its own sum.
+_FINITE = ("share", "step_spread", "speed_spread", "jitter_seconds", "link_spread")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,9 @@ class Profile:
         for name in ("share", "step_seconds", "down", "up", "session_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+        for name in _FINITE:
+            if math.isinf(getattr(self, name)):
+                raise ValueError(f"{name} must be finite, got {getattr(self, name)!r}")
         if not 0 <= self.dropout <= 1:
             raise ValueError(f"dropout must be in [0, 1], got {self.dropout!r}")
         for field in dataclasses.fields(self):
@@ -105,7 +110,7 @@ PRESETS: Mapping[str, tuple[Profile, ...]] = {
     ),
     "wan": (
         Profile(
-            step_seconds=0.082,
+            step_seconds=0.08,
             step_spread=0.5,
             speed_spread=0.4,
             latency_seconds=0.15,

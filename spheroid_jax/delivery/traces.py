@@ -33,6 +33,10 @@ def read_profiles(path: str | Path) -> tuple[Profile, ...]:
             raise ValueError(
                 f"{path}, line {number}: no field {name!r}: use {', '.join(_FIELDS)}"
             )
+        if header.count(name) > 1:
+            raise ValueError(
+                f"{path}, line {number}: field {name!r} twice: leave one out"
+            )
     profiles = []
     for number, cells in rows:
         if len(cells) != len(header):
@@ -112,10 +116,13 @@ def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of every line that isn't blank."""
     with Path(path).open(newline="", encoding="utf-8-sig", errors="replace") as lines:
         reader = csv.reader(lines)
-        for cells in reader:
-            stripped = [cell.strip() for cell in cells]
-            if stripped and (any(stripped) or len(stripped) > 1):
-                yield reader.line_num, stripped
+        try:
+            for cells in reader:
+                stripped = [cell.strip() for cell in cells]
+                if stripped and (any(stripped) or len(stripped) > 1):
+                    yield reader.line_num, stripped
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def _number(cell: str, place: str) -> float:
