@@ -82,6 +82,33 @@ def test_the_grid_gives_every_method_the_same_rates() -> None:
         assert [cell[f"learning_rate{method}"] for cell in cells] == grid
 
 
+def test_two_replicas_meet_one_at_equal_rounds_and_at_equal_data() -> None:
+    sweep = at("six_workers", "small")
+    cells = [fields.overridden(sweep, cell) for cell in sweep.sweep.cells]
+    budgets = [
+        (
+            c.train.replicas,
+            c.train.rounds,
+            c.train.replicas * c.train.rounds * c.data.batch,
+        )
+        for c in cells
+    ]
+    two, short, long, half = budgets
+    assert [k for k, _, _ in budgets] == [2, 1, 1, 2]
+    assert two[1] == short[1] == half[1] == long[1] // 2
+    assert two[2] == long[2] == 2 * short[2] == 2 * half[2]
+    # At equal data one replica is the main experiment itself.
+    main = at("b3_l4", "small")
+    assert (cells[2].train, cells[2].data) == (main.train, main.data)
+
+
+def test_the_table_of_active_states_spans_the_widths_of_the_paper() -> None:
+    for size in SIZES["memory"]:
+        model = at("memory", size).model
+        assert (model.blocks, model.layers, model.mlp_ratio) == (3, 4, 4)
+        assert (min(model.widths), max(model.widths)) == (512, 18432)
+
+
 def test_paper_size() -> None:
     c = at("b3_l4", "paper")
     assert (c.model.blocks, c.model.layers, c.model.width) == (3, 4, 512)

@@ -17,6 +17,7 @@ from spheroid_jax.commandline import overrides
 from spheroid_jax.fields import assignments, leaves
 from spheroid_jax.reports.sweep_report import write_sweep_report
 from spheroid_jax.runs.experiment import SUMMARY_FORMAT, run_experiment
+from spheroid_jax.runs.opening import environment
 from spheroid_jax.runs.workdir import open_workdir
 
 Say = Callable[[str], None]
@@ -69,6 +70,7 @@ def run_sweep(
         "series": list(config.sweep.series),
         "log_x": config.sweep.log_x,
         "cells": [cell["row"] for cell in done],
+        "environment": environment(),
     }
     write_sweep_report(workdir, summary)
     return summary
@@ -96,7 +98,21 @@ def _run_cell(
         "label": label,
         "settings": cell_settings(cell, cell_config),
         "results": summary["results"],
+        "scale": _scale(summary),
         "seconds": summary["seconds"],
         "summary": str(finished.relative_to(workdir)),
     }
     return {"row": row, "corpus": summary["corpus"]}
+
+
+def _scale(summary: dict[str, Any]) -> dict[str, int]:
+    """How large a cell was; ``bytes_seen`` is BlockTrain's, or its first method's."""
+    config, methods = summary["config"], summary["methods"]
+    facts = methods.get("blocktrain") or next(iter(methods.values()))
+    return {
+        **{name: config["model"][name] for name in ("blocks", "layers", "width")},
+        **{name: config["train"][name] for name in ("replicas", "rounds")},
+        "local_steps": config["train"]["local_steps"],
+        "batch": config["data"]["batch"],
+        "bytes_seen": facts["bytes_seen"],
+    }

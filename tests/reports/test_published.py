@@ -34,6 +34,32 @@ def test_perplexities_and_cross_entropies_are_of_one_unit() -> None:
         assert math.exp(ce) == pytest.approx(perplexity, abs=0.01)
 
 
+def test_participation_stands_beside_the_networks_of_ours() -> None:
+    numbers = load_published()
+    assert numbers is not None
+    networks = {c: e.numbers["CE"] for c, e in numbers.of("async_regimes").items()}
+    assert networks == {"mild": 2.151, "wan": 2.595, "bad_edge": 5.638}
+    shares = {c: e.numbers["CE"] for c, e in numbers.of("participation_sweep").items()}
+    assert shares == {"0.9": 2.151, "0.42": 2.595, "0.0": 5.638}
+    assert numbers.of("radius_sweep") == {}
+
+
+def test_of_a_course_the_last_number_counts() -> None:
+    numbers = load_published()
+    assert numbers is not None
+    (wide,) = [e for e in numbers.entries if "three hosts" in e.what]
+    assert wide.numbers == {"CE": 1.811, "moved": 15.22}
+
+
+def test_a_scale_is_the_common_one_and_its_own() -> None:
+    numbers = load_published()
+    assert numbers is not None
+    alone, six = numbers.of("six_workers").values()
+    assert (alone.numbers["CE"], six.numbers["CE"]) == (1.359, 1.385)
+    assert alone.scale["corpus"] == six.scale["corpus"] == "WikiText, bytes"
+    assert (alone.scale["rounds"], six.scale.get("rounds")) == ("32", None)
+
+
 def test_without_the_source_tree_there_are_none(tmp_path: Path) -> None:
     assert load_published(tmp_path / "third_party" / "published.json") is None
 

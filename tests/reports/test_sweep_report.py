@@ -20,7 +20,11 @@ layers  blocks  CE_chain  CE_ensemble  End-to-end    time
 
 nats per byte of validation text; lower is better.
 Lowest along model.layers: BlockTrain CE_chain 2.196 at 4; BlockTrain
-CE_ensemble 2.050 at 12, an end of the range; End-to-end reference 2.100 at 1."""
+CE_ensemble 2.050 at 12, an end of the range; End-to-end reference 2.100 at 1.
+From blocks=12-layers=1 to blocks=3-layers=4 the published CE falls by 0.532
+(2.728 to 2.196), our CE_chain falls by 0.532 (2.728 to 2.196): the same way.
+Not the same scale: corpus wikitext-2-raw, 10.8 MB to train on here, WikiText,
+bytes there. Compare differences within a column, never numbers across."""
 
 
 def test_the_screen_shows_one_table_and_what_it_says(sweep_summary: Summary) -> None:
@@ -42,6 +46,7 @@ def test_the_three_files_of_a_sweep(sweep_summary: Summary, tmp_path: Path) -> N
         "**wikitext-2-raw**",
         "|      4 |      3 |    2.196 |       2.100 |          - |  6m40s |",
         "](sweep.png)",
+        "## Beside the paper",
         "- [blocks=3-layers=4](cells/blocks=3-layers=4/report.md)",
         f"```\n{summary['command']}\n```",
         "It took 1h02m here.",

@@ -48,6 +48,9 @@ def test_every_cell_is_run_and_reported(config: ConfigDict, tmp_path: Path) -> N
         assert cell["results"].keys() >= {"ce_chain", "ce_ensemble", "block_sized"}
         own = json.loads((tmp_path / "s" / cell["summary"]).read_text())
         assert own["results"] == cell["results"]
+        assert cell["scale"]["blocks"] == cell["settings"]["model.blocks"]
+        # 2 rounds of one step on 2 windows of 8 bytes, for each block.
+        assert cell["scale"]["bytes_seen"] == 2 * 2 * 8 * cell["scale"]["blocks"]
     assert len(summary["cells"][0]["results"]["local_ce"]) == 1
     assert "blocks" in (tmp_path / "s" / "report.md").read_text()
     assert (tmp_path / "s" / "sweep.png").read_bytes().startswith(b"\x89PNG")
