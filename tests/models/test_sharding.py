@@ -10,9 +10,18 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import DictKey
 
 from spheroid_jax.models import Llama, abstract_params, llama
-from spheroid_jax.models.sharding import bytes_per_device, fsdp_shardings, fsdp_specs
+from spheroid_jax.models.sharding import (
+    bytes_per_device,
+    divided,
+    fsdp_shardings,
+    fsdp_specs,
+    gathered,
+    leaf_spec,
+    shared_over_fsdp,
+)
 from spheroid_jax.optim.quantized import scale_by_adam_8bit
 
 
@@ -55,6 +64,47 @@ def test_the_axis_that_a_scan_walks_is_never_cut() -> None:
         "odd": P(),
         "scale": P(),
     }
+
+
+@pytest.mark.parametrize("name", ["block", "blocks", "layers"])
+def test_leading_axes_are_named_and_the_axis_of_layers_after_them_is_not_cut(
+    name: str,
+) -> None:
+    path = (DictKey(name), DictKey("kernel"))
+    workers = ("block", "replica")
+
+    def spec(*shape: int) -> P:
+        return leaf_spec(path, leaf(*shape), 8, leading=workers, smallest=32)
+
+    assert spec(16, 8, 64, 16, 8) == P("block", "replica", None, "fsdp")
+    assert spec(16, 8, 64, 15, 9) == P("block", "replica")
+    assert spec(16, 8) == P("block", "replica")  # a count of every worker
+    assert spec(16) == P("block")  # or of every block
+    outside = (DictKey("interface"), DictKey("kernel"))
+    table = leaf_spec(outside, leaf(16, 8, 64, 16), 8, leading=workers, smallest=32)
+    assert table == P("block", "replica", "fsdp")
+
+
+def test_leaves_are_gathered_and_batches_divided_in_a_shared_trace_alone(
+    mesh: Mesh,
+) -> None:
+    def double(weights: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return gathered(2 * weights), divided(2 * batch)
+
+    def shared(weights: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
+        with shared_over_fsdp(mesh):
+            return double(weights, batch)
+
+    cut, whole = NamedSharding(mesh, P("fsdp")), NamedSharding(mesh, P())
+    weights = jax.device_put(jnp.arange(16.0), cut)
+    batch = jax.device_put(jnp.arange(16.0), whole)
+    kept, alone = jax.jit(double)(weights, batch)
+    assert kept.sharding.is_equivalent_to(cut, 1)
+    assert alone.sharding.is_equivalent_to(whole, 1)
+    moved, divided_ = jax.jit(shared)(weights, batch)
+    assert moved.sharding.is_equivalent_to(whole, 1)
+    assert divided_.sharding.is_equivalent_to(cut, 1)
+    np.testing.assert_array_equal(moved, 2 * np.arange(16.0))
 
 
 def test_one_device_cuts_nothing_and_none_is_refused() -> None:
