@@ -73,8 +73,8 @@ def published_sentences(summary: Summary, numbers: Published | None) -> list[str
     width = width_of(summary, params)
     share = row["worker"]["params"] / row["full"]["params"]
     return [
-        f"At d = {row['width']} a worker's state is {gib(ours)} GiB, the published "
-        f"{theirs:g} GiB and {ours / theirs - 1:+.1%}.",
+        f"At d = {row['width']} a worker's state is {gib(ours)} GiB, "
+        f"{ours / theirs - 1:+.1%} against the published {theirs:g}.",
         f"The published {claimed:g} GiB of the full stack can't be that model's: ours "
         f"is {gib(full)} GiB at the same width, {claimed / full:.0f} times less. At 16 "
         f"bytes a parameter it is {si(params)} parameters, which "
@@ -109,7 +109,8 @@ def step_sentences(summary: Summary) -> list[str]:
         half["compiled"]["arguments"] / (_GIVEN * half["params"]) for half in halves
     ]
     ratios = [step_ratio(row) for row in rows]
-    first, last = rows[0], rows[-1]
+    ends = rows if len(rows) < 2 else (rows[0], rows[-1])
+    shares = [f"{_state_share(row):.0%} at d = {row['width']}" for row in ends]
     batch = summary["config"]["data"]["batch"]
     return [
         f"Compiled steps are given {_range(given, '.3f')} times the {_GIVEN} bytes a "
@@ -117,10 +118,8 @@ def step_sentences(summary: Summary) -> list[str]:
         "4, is among the temporaries.",
         f"A whole step, with the activations of {batch} windows, takes "
         f"{_range(ratios, '.2f')} times as much in the full stack as in a worker. Of a "
-        f"worker's step AdamW's state is {_state_share(first):.0%} at d = "
-        f"{first['width']} and {_state_share(last):.0%} at d = {last['width']}: the "
-        "state alone says what a worker must hold only where the model is wide or the "
-        "batch small.",
+        f"worker's step AdamW's state is {listing(shares)}: the state alone says what "
+        "a worker must hold only where the model is wide or the batch small.",
     ]
 
 
