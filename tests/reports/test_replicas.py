@@ -1,10 +1,11 @@
 """Averaged replicas against one: verdicts made from made-up numbers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spheroid_jax.reports import replicas
+from spheroid_jax.reports import replicas, sweep_report
 from spheroid_jax.reports.beside import pairs
 from spheroid_jax.reports.published import load_published
 from spheroid_jax.reports.sweep_report import lowest, render_sweep
@@ -122,3 +123,20 @@ def test_the_screen_has_the_verdict_and_no_lowest_place(
     assert "2 averaged replicas a block train one better model" in text
     assert "The paper's difference is +0.026" in text
     assert "Not the same scale: d 96 here, 512 (derived) / not published there" in text
+
+
+def test_cells_at_one_place_stand_side_by_side_in_the_picture(
+    summary: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        sweep_report, "plot_sweep", lambda rows, *_, **__: drawn.append(rows)
+    )
+    sweep_report.write_sweep_report(tmp_path, summary)
+    places = [row["settings"]["train.replicas"] for row in drawn[0]]
+    assert places[K2] == "replicas=2\nrounds=80\nbatch=8"
+    assert len(set(places)) == 4
+    # Where K tells the cells apart it is the axis itself.
+    summary["cells"] = summary["cells"][K2 : K1_LONG + 1]
+    sweep_report.write_sweep_report(tmp_path, summary)
+    assert [row["settings"]["train.replicas"] for row in drawn[1]] == [2, 1]
