@@ -123,6 +123,8 @@ def default() -> ConfigDict:
     c.checkpoint = ConfigDict()
     c.checkpoint.every = 1  # rounds between checkpoints; the last round always saves
     c.checkpoint.keep = 2  # newest checkpoints kept per method
+    c.checkpoint.keep_best = 0  # besides, those of the lowest CE on validation
+    c.checkpoint.timeout = 1800.0  # seconds after which a save has failed
 
     c.mesh = ConfigDict()
     c.mesh.block = 1  # devices along the block axis; divides B; 0 = choose

@@ -102,6 +102,8 @@ _BLOCKS: Mapping[str, Rule] = {
     "eval.mix_draws": _COUNT,
     "checkpoint.every": _COUNT,
     "checkpoint.keep": _COUNT,
+    "checkpoint.keep_best": _WHOLE,
+    "checkpoint.timeout": _POSITIVE,
     "mesh.block": _WHOLE,
     "mesh.replica": _WHOLE,
     "mesh.fsdp": _WHOLE,

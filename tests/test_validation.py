@@ -105,6 +105,8 @@ EDGES = [
     ("eval.mix_draws", 0, 1),
     ("checkpoint.every", 0, 1),
     ("checkpoint.keep", 0, 1),
+    ("checkpoint.keep_best", -1, 0),
+    ("checkpoint.timeout", 0.0, 0.1),
     ("mesh.block", -1, 0),
     ("mesh.replica", -1, 0),
     ("mesh.fsdp", -1, 0),

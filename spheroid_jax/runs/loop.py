@@ -124,9 +124,15 @@ class _Training:
     def run(self, directory: Path) -> Outcome:
         rounds = self.config.train.rounds
         identity = {"method": self.method.name, **training_identity(self.config)}
-        keep = self.config.checkpoint.keep
+        settings = self.config.checkpoint
         with (
-            Checkpoints(directory, keep=keep, identity=identity) as checkpoints,
+            Checkpoints(
+                directory,
+                keep=settings.keep,
+                keep_best=settings.keep_best,
+                timeout=settings.timeout,
+                identity=identity,
+            ) as checkpoints,
             # Else its thread may hold up the exit of a run that failed.
             contextlib.closing(
                 data.RoundIterator(
@@ -143,11 +149,13 @@ class _Training:
                     progress.say(f"{self.method.name} goes on after round {first}")
                 for round_ in range(first + 1, rounds + 1):
                     began = time.perf_counter()
-                    state = self.one_round(state, batches, round_, seconds, progress)
+                    state, ce = self.one_round(
+                        state, batches, round_, seconds, progress
+                    )
                     seconds += time.perf_counter() - began
-                    if round_ % self.config.checkpoint.every == 0 or round_ == rounds:
+                    if round_ % settings.every == 0 or round_ == rounds:
                         host = {"batches": batches.get_state(), "seconds": seconds}
-                        checkpoints.save(round_, state, host)
+                        checkpoints.save(round_, state, host, metric=ce)
         return Outcome(state.params, seconds, rounds * self.bytes_per_round)
 
     def start(
@@ -170,7 +178,8 @@ class _Training:
         round_: int,
         seconds: float,
         progress: Progress,
-    ) -> RoundState:
+    ) -> tuple[RoundState, float | None]:
+        """The state after the round, and its CE on validation if that was measured."""
         began = time.perf_counter()
         windows = jax.device_put(next(batches), NamedSharding(self.mesh, WINDOWS))
         state, metrics = self.round(state, windows, self.accepted)
@@ -193,13 +202,15 @@ class _Training:
                 step=round_ * self.config.train.local_steps,
                 seconds=seconds + time.perf_counter() - began,
             )
+            measured: float | None = headline_ce(validation)
             ce, note = headline_ce(validation), "on validation"
         else:
+            measured = None
             ce, note = training["ce"], "in training"
         progress.update(
             round_, ce=ce, bytes_per_second=self.bytes_per_round / elapsed, note=note
         )
-        return state
+        return state, measured
 
     def evaluate_curve(self, params: Any) -> dict[str, float]:
         results = self.curve(params, self.curve_windows, self.keys.evaluation)
