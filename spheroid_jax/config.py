@@ -3,7 +3,8 @@
 A file under ``configs/`` starts from one of ``KINDS``, changes what its experiment is
 about, and returns the result: :func:`default` for block training beside its references,
 :func:`delayed` for outer optimizers under delay, :func:`bound` for the delay bound on
-functions whose gradient is known, :func:`memory` for what a worker has to hold.
+functions whose gradient is known, :func:`network` for block training over a virtual
+network, :func:`memory` for what a worker has to hold.
 Whether the whole makes sense is decided by :func:`spheroid_jax.validation.validate`,
 before anything is compiled.
 
@@ -42,10 +43,21 @@ RECIPES = {
     "pa_adam": "pa_cgad ages=none",
 }
 
+# The same for blocks over a network: "mean" is BlockTrain's.
+NETWORK_RECIPES = {
+    "mean": "sgd learning_rate=1.0",
+    "mean_weighted": "weighted_sgd learning_rate=1.0",
+    "nesterov": "nesterov learning_rate=0.7 momentum=0.9",
+    "nesterov_weighted": "staleness_nesterov learning_rate=0.7 momentum=0.9 mode=input",
+    "adam": "adam",
+    "cgad": "cgad gate=pre",
+    "cgad_both": "cgad gate=both",
+}
+
 
 def _start(kind: str, name: str) -> ConfigDict:
     c = ConfigDict()
-    c.kind = kind  # blocks | delays | bound | memory: what it is; set by the file
+    c.kind = kind  # of experiment, one of KINDS; set by the file
     c.name = name  # experiment; names the run directory and the report
     c.size = "quick"  # quick | small | paper; informative, set by the config file
     c.seed = 0  # parameters, data order, noise and evaluation all derive from it
@@ -63,35 +75,58 @@ def _data() -> ConfigDict:
     return d
 
 
+def _block_model() -> ConfigDict:
+    m = ConfigDict()
+    m.blocks = 3  # B, blocks of the residual stack
+    m.layers = 4  # L, transformer layers per block
+    m.width = 64  # d, residual stream
+    m.heads = 4  # attention heads; width must be a multiple
+    m.mlp_ratio = 4  # hidden width of the MLP / width
+    m.layout = "aligned"  # aligned | concat: how clean and noisy bytes meet
+    m.head = "tied"  # tied (to the target embeddings, learnt scale) | untied
+    m.rotary = True  # rotate queries and keys by position, beside the learnt ones
+    m.target_radius = 0.45  # R, norm of a target embedding
+    m.noisy_input_std = 0.0  # initial W_z std, in units of 1/sqrt(d); 0 = zero
+    m.compute_dtype = "float32"  # float32 | bfloat16; master weights stay f32
+    m.remat = "dots"  # none | dots | full: what is kept for the backward pass
+    m.attention = "auto"  # auto | xla | cudnn (fused; GPU and bfloat16 only)
+    return m
+
+
+def _diffusion() -> ConfigDict:
+    d = ConfigDict()
+    d.sigma_min = 1.0  # lowest noise level, in units of the embedding
+    d.sigma_max = 10.0  # highest noise level
+    d.p_mean = -1.2  # mean of ln sigma
+    d.p_std = 1.2  # standard deviation of ln sigma
+    d.sigma_data = 0.5  # EDM's data scale
+    d.overlap = 0.1  # gamma, by which a block's range is widened
+    d.grid = "upper_edges"  # upper_edges | official: the chain's levels
+    return d
+
+
+def _outer() -> ConfigDict:
+    o = ConfigDict()  # what a recipe doesn't set
+    o.learning_rate = 3e-3  # the Adam family; see configs/outer_grid.py
+    o.momentum = 0.9  # the Nesterov family
+    o.b1 = 0.9  # the Adam family
+    o.b2 = 0.999  # the Adam family
+    o.eps = 1e-8  # the Adam family
+    o.alpha = 0.2  # decay per round of age
+    o.tau_cut = 32.0  # age at which the gate is shut, rounds
+    o.exponent = 0.5  # of polynomial weights
+    o.period = 4  # arrivals between two momentum steps of delayed Nesterov
+    o.tau_c = 1.0  # age up to which FADAS keeps its rate, rounds
+    return o
+
+
 def default() -> ConfigDict:
     """Returns the configuration of block training, every field at its default."""
     c = _start("blocks", "b3_l4")
     c.methods = METHODS  # which models to train; the first is BlockTrain itself
 
-    c.model = ConfigDict()
-    c.model.blocks = 3  # B, blocks of the residual stack
-    c.model.layers = 4  # L, transformer layers per block
-    c.model.width = 64  # d, residual stream
-    c.model.heads = 4  # attention heads; width must be a multiple
-    c.model.mlp_ratio = 4  # hidden width of the MLP / width
-    c.model.layout = "aligned"  # aligned | concat: how clean and noisy bytes meet
-    c.model.head = "tied"  # tied (to the target embeddings, learnt scale) | untied
-    c.model.rotary = True  # rotate queries and keys by position, beside the learnt ones
-    c.model.target_radius = 0.45  # R, norm of a target embedding
-    c.model.noisy_input_std = 0.0  # initial W_z std, in units of 1/sqrt(d); 0 = zero
-    c.model.compute_dtype = "float32"  # float32 | bfloat16; master weights stay f32
-    c.model.remat = "dots"  # none | dots | full: what is kept for the backward pass
-    c.model.attention = "auto"  # auto | xla | cudnn (fused; GPU and bfloat16 only)
-
-    c.diffusion = ConfigDict()
-    c.diffusion.sigma_min = 1.0  # lowest noise level, in units of the embedding
-    c.diffusion.sigma_max = 10.0  # highest noise level
-    c.diffusion.p_mean = -1.2  # mean of ln sigma
-    c.diffusion.p_std = 1.2  # standard deviation of ln sigma
-    c.diffusion.sigma_data = 0.5  # EDM's data scale
-    c.diffusion.overlap = 0.1  # gamma, by which a block's range is widened
-    c.diffusion.grid = "upper_edges"  # upper_edges | official: the chain's levels
-
+    c.model = _block_model()
+    c.diffusion = _diffusion()
     c.data = _data()
 
     c.train = ConfigDict()
@@ -183,17 +218,52 @@ def delayed() -> ConfigDict:
     c.sync.grace = 0.0  # how long it waits beyond, in mean times of a worker
     c.sync.mixing = 0.0  # share of its own that a worker keeps of a synced fragment
 
-    c.outer = ConfigDict()  # what a recipe doesn't set
-    c.outer.learning_rate = 3e-3  # the Adam family; see configs/outer_grid.py
-    c.outer.momentum = 0.9  # the Nesterov family
-    c.outer.b1 = 0.9  # the Adam family
-    c.outer.b2 = 0.999  # the Adam family
-    c.outer.eps = 1e-8  # the Adam family
-    c.outer.alpha = 0.2  # decay per round of age
-    c.outer.tau_cut = 32.0  # age at which the gate is shut, rounds
-    c.outer.exponent = 0.5  # of polynomial weights
-    c.outer.period = 4  # arrivals between two momentum steps of delayed Nesterov
-    c.outer.tau_c = 1.0  # age up to which FADAS keeps its rate, rounds
+    c.outer = _outer()
+
+    c.eval = ConfigDict()
+    c.eval.every = 5  # rounds between points of the curves
+    c.eval.windows = 64  # validation windows of a point
+    c.eval.batch = 32  # windows per compiled evaluation step
+    c.eval.last = 2  # points at the end whose mean is the final loss
+    return c
+
+
+def network() -> ConfigDict:
+    """Returns the configuration of block training over a virtual network."""
+    c = _start("network", "network")
+    c.seeds = 1  # runs of every method, from seed, seed + 1, ...; vmapped
+    c.methods = ("mean", "nesterov", "adam")  # of the recipes
+    c.recipes = ConfigDict(NETWORK_RECIPES)  # outer optimizers by name
+
+    c.model = _block_model()
+    c.model.layers = 2
+    c.model.remat = "none"
+    c.diffusion = _diffusion()
+    c.data = _data()
+
+    c.train = ConfigDict()
+    c.train.replicas = 4  # K, workers per block
+    c.train.rounds = 60  # outer rounds
+    c.train.local_steps = 8  # H, AdamW steps a worker takes per round
+    c.train.learning_rate = 4e-3  # peak of AdamW
+    c.train.warmup_steps = 40  # local steps of linear warm-up
+    c.train.final_lr_fraction = 1.0  # of the peak, at the end of the cosine; 1 = flat
+    c.train.b1 = 0.9  # AdamW
+    c.train.b2 = 0.95  # AdamW
+    c.train.weight_decay = 0.1  # AdamW, matrices of the layers only
+    c.train.clip = 1.0  # global gradient norm; 0 = off
+
+    c.network = ConfigDict()
+    c.network.preset = "wan"  # lockstep | mild | wan | bad_edge: what workers there are
+    c.network.profiles = ""  # CSV of kinds of workers, in place of the preset
+    c.network.trace = ""  # CSV of measured seconds, in place of drawn ones
+    c.network.deadline = 2.0  # seconds after which a round closes; 0 = none
+    c.network.late = "drop"  # drop | gate: late updates are lost | arrive later
+    c.network.max_age = 8  # rounds after which a late worker gives up; gate only
+    c.network.quorum = 0  # updates of each block that close a round; 0 = all
+    c.network.grace = 0.0  # seconds that a round stays open beyond its quorum
+
+    c.outer = _outer()
 
     c.eval = ConfigDict()
     c.eval.every = 5  # rounds between points of the curves
@@ -277,6 +347,7 @@ def delay_cells(
 KINDS: Mapping[str, Callable[[], ConfigDict]] = {
     "blocks": default,
     "delays": delayed,
+    "network": network,
     "bound": bound,
     "memory": memory,
 }

@@ -17,6 +17,11 @@ def delay_problems(values: Values) -> list[str]:
     return [line for check in _CHECKS if (line := check(values))]
 
 
+def network_problems(values: Values) -> list[str]:
+    """Returns every problem of the fields of a run over a network, a line each."""
+    return [line for check in _NETWORK_CHECKS if (line := check(values))]
+
+
 def synced_in_parts(values: Values) -> bool:
     """Whether fragments of the model are synced each by itself."""
     return (
@@ -164,4 +169,51 @@ _CHECKS: tuple[Callable[[Values], str], ...] = (
     _fragments,
     _periods,
     _quorum,
+)
+
+
+def _source(v: Values) -> str:
+    if not (v["network.profiles"] and v["network.trace"]):
+        return ""
+    return "network.profiles and network.trace exclude each other: leave one out"
+
+
+def _deadline(v: Values) -> str:
+    if v["network.deadline"] or v["network.late"] == "drop" or v["network.quorum"]:
+        return ""
+    return (
+        "network.late=gate without a deadline: nothing is ever late, set "
+        "network.deadline or network.quorum"
+    )
+
+
+def _network_quorum(v: Values) -> str:
+    quorum, replicas = v["network.quorum"], v["train.replicas"]
+    if quorum > replicas:
+        return (
+            f"network.quorum={quorum} is more than train.replicas={replicas}: lower it"
+        )
+    if v["network.grace"] and not quorum:
+        return (
+            f"network.grace={v['network.grace']} needs a quorum: set network.quorum=1"
+        )
+    return ""
+
+
+def _max_age(v: Values) -> str:
+    if v["network.late"] != "gate" or v["network.max_age"] < v["train.rounds"]:
+        return ""
+    return (
+        f"network.max_age={v['network.max_age']} is not below train.rounds="
+        f"{v['train.rounds']}: nothing so old could arrive, lower it"
+    )
+
+
+_NETWORK_CHECKS: tuple[Callable[[Values], str], ...] = (
+    _methods,
+    _rounds,
+    _source,
+    _deadline,
+    _network_quorum,
+    _max_age,
 )

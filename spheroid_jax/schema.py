@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spheroid_jax.config import BOUND_FUNCTIONS, BOUND_METHODS, KINDS, METHODS
+from spheroid_jax.delivery.profiles import PRESETS
 from spheroid_jax.diffusion import GRIDS
 from spheroid_jax.models import ATTENTIONS, HEADS, LAYOUTS, REMAT_POLICIES
 from spheroid_jax.optim.outer import OUTER_OPTIMIZERS
@@ -67,8 +68,7 @@ _WORKERS: Mapping[str, Rule] = {
     "train.clip": _NOT_NEGATIVE,
 }
 
-_BLOCKS: Mapping[str, Rule] = {
-    "methods": tuple_of(one_of(METHODS), repr(METHODS)),
+_BLOCK_MODEL: Mapping[str, Rule] = {
     "model.blocks": _COUNT,
     "model.layers": _COUNT,
     "model.width": _COUNT,
@@ -89,6 +89,11 @@ _BLOCKS: Mapping[str, Rule] = {
     "diffusion.sigma_data": _POSITIVE,
     "diffusion.overlap": _NOT_NEGATIVE,
     "diffusion.grid": one_of(GRIDS),
+}
+
+_BLOCKS: Mapping[str, Rule] = {
+    **_BLOCK_MODEL,
+    "methods": tuple_of(one_of(METHODS), repr(METHODS)),
     "train.learning_rate_end_to_end": _POSITIVE,
     "train.learning_rate_block_sized": _POSITIVE,
     "outer.name": one_of(OUTER_OPTIMIZERS),
@@ -141,6 +146,20 @@ _DELAYS: Mapping[str, Rule] = {
     "eval.windows": _COUNT,
     "eval.batch": _COUNT,
     "eval.last": _COUNT,
+}
+
+_NETWORK: Mapping[str, Rule] = {
+    **_BLOCK_MODEL,
+    **{name: _DELAYS[name] for name in ("seeds", "methods")},
+    **{f"eval.{name}": _COUNT for name in ("every", "windows", "batch", "last")},
+    "network.preset": one_of(tuple(PRESETS)),
+    "network.profiles": of_type(str),
+    "network.trace": of_type(str),
+    "network.deadline": _NOT_NEGATIVE,
+    "network.late": one_of(("drop", "gate")),
+    "network.max_age": _COUNT,
+    "network.quorum": _WHOLE,
+    "network.grace": _NOT_NEGATIVE,
 }
 
 # Of the outer optimizers of delayed runs; a recipe's own settings obey them too.
@@ -206,6 +225,13 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         **_DELAYS,
         **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
     },
+    "network": {
+        **_SHARED,
+        **_TEXT,
+        **_WORKERS,
+        **_NETWORK,
+        **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
+    },
     "bound": {
         **_SHARED,
         **{f"outer.{n}": OUTER_RULES[n] for n in ("momentum", "b1", "b2", "eps")},
@@ -230,6 +256,14 @@ SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
     "delays": {
         "sweep.axis": one_of(tuple(RULES["delays"])),
         "sweep.panel": one_of(("", *RULES["delays"])),
+        "sweep.cells": _CELLS,
+        "sweep.log_x": of_type(bool),
+        "sweep.cells_at_once": _COUNT,
+        "sweep.threads": _COUNT,
+    },
+    "network": {
+        "sweep.axis": one_of(tuple(RULES["network"])),
+        "sweep.panel": one_of(("", *RULES["network"])),
         "sweep.cells": _CELLS,
         "sweep.log_x": of_type(bool),
         "sweep.cells_at_once": _COUNT,

@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from spheroid_jax.config import KINDS, delayed
-from spheroid_jax.delay_validation import delay_problems
+from spheroid_jax.delay_validation import delay_problems, network_problems
 from spheroid_jax.diffusion import NoiseLevels
 from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
 from spheroid_jax.models.attention import has_fused_attention, unfused
@@ -70,6 +70,8 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
             found += [line] if line else []
     if kind == "delays" and not faulty:
         found += delay_problems(values)
+    if kind == "network" and not faulty:
+        found += network_problems(values)
     if "sweep" in config and not faulty.intersection(
         [*SWEEP_RULES[kind], values.get("sweep.axis")]
     ):
@@ -78,7 +80,7 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
 
 
 def _is_recipe(kind: str, field: str) -> bool:
-    return kind == "delays" and field.startswith("recipes.")
+    return kind in ("delays", "network") and field.startswith("recipes.")
 
 
 def _recipe(text: Any) -> str:
@@ -101,7 +103,9 @@ def _sweep_problems(
 ) -> list[str]:
     """Problems of the cells, each an experiment of its own, that the base has not."""
     axis, found = config.sweep.axis, []
-    if not isinstance(leaves(config)[axis], int | float):
+    # Regimes of a network have names, and are shown in the order of their cells.
+    named = config.kind == "network" and not config.sweep.log_x
+    if not named and not isinstance(leaves(config)[axis], int | float):
         found.append(f"sweep.axis={axis} holds no number: choose a field that does")
     for index, cell in enumerate(config.sweep.cells):
         try:

@@ -60,6 +60,11 @@ def _sgd(n: Numbers, c: Numbers) -> Outer:
     return _plain(optax.sgd(n["learning_rate"]))
 
 
+def _weighted_sgd(n: Numbers, c: Numbers) -> Outer:
+    weigh = partial(staleness_weight, alpha=n["alpha"], tau_cut=n["tau_cut"])
+    return Outer(weigh, _sgd(n, c).transformation)
+
+
 def _nesterov(n: Numbers, c: Numbers) -> Outer:
     return _plain(_momentum(n))
 
@@ -140,6 +145,7 @@ _ADAM = ("learning_rate", "b1", "b2", "eps")
 _NESTEROV = ("learning_rate", "momentum")
 OPTIMIZERS: Mapping[str, _Kind] = {
     "sgd": _Kind(("learning_rate",), {}, _sgd),
+    "weighted_sgd": _Kind(("learning_rate", "alpha", "tau_cut"), {}, _weighted_sgd),
     "nesterov": _Kind(_NESTEROV, {}, _nesterov),
     "adam": _Kind(_ADAM, {}, _adam),
     "adam_decay": _Kind((*_ADAM, "alpha"), {}, _adam_decay),

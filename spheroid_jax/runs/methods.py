@@ -119,16 +119,25 @@ def build_method(config: ConfigDict, name: str) -> Method:
     return builders[name](config)
 
 
-def _blocktrain(config: ConfigDict) -> Method:
-    noise, blocks = noise_levels(config), config.model.blocks
-    model = BlockDenoiser(
+def block_denoiser(config: ConfigDict) -> BlockDenoiser:
+    """The model of block training."""
+    return BlockDenoiser(
         transformer_shape(config, config.model.layers),
         interface_shape(config, noisy=True),
         config.model.layout,
     )
-    trained = jnp.asarray(
-        block_ranges(noise, blocks, config.diffusion.overlap), jnp.float32
-    )
+
+
+def denoising_objective(config: ConfigDict, model: BlockDenoiser) -> Objective:
+    """What a block is trained on."""
+    noise = noise_levels(config)
+    ranges = block_ranges(noise, config.model.blocks, config.diffusion.overlap)
+    return block_denoising(model, noise, jnp.asarray(ranges, jnp.float32))
+
+
+def _blocktrain(config: ConfigDict) -> Method:
+    noise, blocks = noise_levels(config), config.model.blocks
+    model = block_denoiser(config)
     owned = jnp.asarray(owned_ranges(noise, blocks), jnp.float32)
     grid = jnp.asarray(grid_levels(config), jnp.float32)
     batch, draws = config.eval.batch, config.eval.mix_draws
@@ -138,7 +147,7 @@ def _blocktrain(config: ConfigDict) -> Method:
         engine=_engine(
             config,
             partition.blocks(blocks),
-            block_denoising(model, noise, trained),
+            denoising_objective(config, model),
             rate,
         ),
         init=lambda key: model.init(key, blocks),

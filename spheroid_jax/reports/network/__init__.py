@@ -1,0 +1,1 @@
+"""Reports of block training over a virtual network."""

@@ -1,0 +1,1 @@
+"""Block training over a virtual network."""
