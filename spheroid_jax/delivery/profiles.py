@@ -188,7 +188,7 @@ def make_fleet(
         raise ValueError("profiles is empty: name at least one kind of worker")
     workers = blocks * replicas
     rng = np.random.default_rng(seed)
-    kinds = rng.permutation(_dealt([p.share for p in profiles], workers))
+    kinds = _shuffled_kinds(profiles, workers, rng)
     table = {
         field.name: np.array([getattr(p, field.name) for p in profiles])[kinds]
         for field in dataclasses.fields(Profile)
@@ -203,6 +203,21 @@ def make_fleet(
             for name in Fleet._fields
         }
     )
+
+
+def kinds_of(
+    profiles: Sequence[Profile], blocks: int, replicas: int, seed: int
+) -> np.ndarray:
+    """Which profile each worker of :func:`make_fleet` has, int (B, K)."""
+    rng = np.random.default_rng(seed)
+    kinds = _shuffled_kinds(profiles, blocks * replicas, rng)
+    return kinds.reshape(blocks, replicas)
+
+
+def _shuffled_kinds(
+    profiles: Sequence[Profile], workers: int, rng: np.random.Generator
+) -> np.ndarray:
+    return rng.permutation(_dealt([p.share for p in profiles], workers))
 
 
 def _normals(rng: np.random.Generator, count: int) -> np.ndarray:
