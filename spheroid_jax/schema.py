@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spheroid_jax.config import BOUND_FUNCTIONS, BOUND_METHODS, KINDS, METHODS
+from spheroid_jax.config import (
+    BOUND_FUNCTIONS,
+    BOUND_METHODS,
+    FLEET_POLICIES,
+    KINDS,
+    METHODS,
+)
 from spheroid_jax.delivery.profiles import PRESETS
 from spheroid_jax.diffusion import GRIDS
 from spheroid_jax.models import ATTENTIONS, HEADS, LAYOUTS, REMAT_POLICIES
@@ -215,6 +221,23 @@ _MEMORY: Mapping[str, Rule] = {
     "compile.up_to": _WHOLE,
 }
 
+_FLEET: Mapping[str, Rule] = {
+    "policies": tuple_of(one_of(FLEET_POLICIES), repr(FLEET_POLICIES)),
+    "fleet.blocks": _COUNT,
+    "fleet.replicas": _COUNT,
+    "fleet.hours": _POSITIVE,
+    "fleet.part_bytes": _COUNT,
+    "fleet.needed": _COUNT,
+    "fleet.timely": number(float, Interval(0, 1, above=True)),
+    "fleet.largest_group": number(int, Interval(1, 256)),
+    "train.local_steps": _COUNT,
+    "network.profiles": of_type(str),
+    "network.deadline": _POSITIVE,
+    "network.max_age": number(int, Interval(1, 64)),
+    "network.quorum_share": number(float, Interval(0, 1, above=True)),
+    "network.grace": _NOT_NEGATIVE,
+}
+
 # By kind of experiment: the rule of every field.
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "blocks": {**_SHARED, **_TEXT, **_WORKERS, **_BLOCKS},
@@ -239,6 +262,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         **_BOUND,
     },
     "memory": {**_SHARED, **_MEMORY},
+    "fleet": {**_SHARED, **_FLEET},
 }
 
 _RESULT = matching(r"[a-z][a-z0-9_]*", "must be the name of a result")
@@ -279,6 +303,13 @@ SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
     "memory": {
         "sweep.axis": lambda _: (
             "is for no run of kind=memory, which goes through model.widths by itself: "
+            "leave the section sweep out"
+        ),
+        "sweep.cells": _CELLS,
+    },
+    "fleet": {
+        "sweep.axis": lambda _: (
+            "is for no run of kind=fleet, which goes through policies by itself: "
             "leave the section sweep out"
         ),
         "sweep.cells": _CELLS,

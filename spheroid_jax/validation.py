@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from spheroid_jax.config import KINDS, delayed
 from spheroid_jax.delay_validation import delay_problems, network_problems
+from spheroid_jax.delivery.fleet import parse_profile
 from spheroid_jax.diffusion import NoiseLevels
 from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
 from spheroid_jax.models.attention import has_fused_attention, unfused
@@ -51,6 +52,7 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
     if "sweep" in config:
         rules |= SWEEP_RULES[kind]
     rules |= {field: _recipe for field in values if _is_recipe(kind, field)}
+    rules |= {field: _worker for field in values if _is_worker(kind, field)}
     found = [unknown(field, rules) for field in values if field not in rules]
     faulty = set()
     for field, rule in rules.items():
@@ -81,6 +83,21 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
 
 def _is_recipe(kind: str, field: str) -> bool:
     return kind in ("delays", "network") and field.startswith("recipes.")
+
+
+def _is_worker(kind: str, field: str) -> bool:
+    return kind == "fleet" and field.startswith("kinds.")
+
+
+def _worker(text: Any) -> str:
+    """The rule of a kind of worker: it can be read."""
+    if not isinstance(text, str):
+        return "must be text"
+    try:
+        parse_profile(text)
+    except ValueError as error:
+        return f"can't be used: {error}"
+    return ""
 
 
 def _recipe(text: Any) -> str:
@@ -140,6 +157,24 @@ def _widths(widths: tuple[int, ...], head_width: int) -> str:
     return (
         f"model.widths has {wrong[0]}, no multiple of model.head_width={head_width}: "
         f"use {near}"
+    )
+
+
+def _group(largest: int, replicas: int) -> str:
+    if largest <= replicas:
+        return ""
+    return (
+        f"fleet.largest_group={largest} is more than fleet.replicas={replicas}: "
+        "lower it"
+    )
+
+
+def _needed(needed: int, largest: int) -> str:
+    if needed <= largest:
+        return ""
+    return (
+        f"fleet.needed={needed} updates never come from "
+        f"fleet.largest_group={largest} replicas: raise the latter"
     )
 
 
@@ -206,6 +241,8 @@ def _around(target: int, candidates: Iterable[int]) -> str:
 _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[..., str]], ...] = (
     (("model.width", "model.heads"), _heads),
     (("model.widths", "model.head_width"), _widths),
+    (("fleet.largest_group", "fleet.replicas"), _group),
+    (("fleet.needed", "fleet.largest_group"), _needed),
     (("diffusion.sigma_min", "diffusion.sigma_max"), _sigmas),
     (
         (

@@ -162,13 +162,14 @@ def simulate_day(
     Returns:
       NumPy arrays, leading axis R.
     """
-    traffic = Traffic(*(np.float32(x) for x in traffic))
+    # One type each, so that another policy is no other program.
+    traffic = Traffic(*(jnp.float32(x) for x in traffic))
     numbers = Policy(
-        np.float32(policy.deadline),
-        np.bool_(policy.keep_late),
-        np.int32(policy.max_age),
-        np.int32(policy.quorum),
-        np.float32(policy.grace),
+        jnp.float32(policy.deadline),
+        jnp.asarray(policy.keep_late, bool),
+        jnp.int32(policy.max_age),
+        jnp.int32(policy.quorum),
+        jnp.float32(policy.grace),
     )
     quorums = bool(numbers.quorum)
     key, start = jax.random.split(key)
