@@ -4,6 +4,8 @@ python -m benchmarks.train_step [--config=configs/b3_l4.py:small] [--json=FILE]
 
 A block step should cost at most 1.10 of the step of an autoregressive model of as many
 layers: the noise, the noisy input and the sigma embedding are what comes on top.
+GFLOP/s are the model's own; on an accelerator whose peak is known their share of it is
+printed too (MFU, one device).
 """
 
 import statistics
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from benchmarks._harness import alternate, matmul_peak, paired_ratio, parser, report
+from benchmarks._peaks import model_flops_utilisation
 from spheroid_jax.commandline import load
 from spheroid_jax.config import METHODS
 from spheroid_jax.rounds import local_phase
@@ -66,6 +69,7 @@ def main(argv: list[str]) -> int:
     for name, method in methods.items():
         step = statistics.median(seconds[name]) / STEPS
         flops = method.window_flops * config.data.batch / step
+        mfu = model_flops_utilisation(flops)
         rows.append(
             {
                 "step": NAMES[name],
@@ -74,6 +78,8 @@ def main(argv: list[str]) -> int:
                 "tokens/s": round(config.data.batch * config.data.seq_len / step),
                 "GFLOP/s": round(flops / 1e9, 2),
                 "share of matmul peak": round(flops / peak, 3),
+                # Of the published peak; a CPU has none.
+                **({} if mfu is None else {"MFU": round(mfu, 4)}),
             }
         )
     block, sized, whole = (

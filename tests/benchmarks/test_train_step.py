@@ -21,6 +21,8 @@ def test_the_train_step_benchmark_reports_all_three_steps(
         "    return c\n"
     )
     monkeypatch.setattr(train_step, "matmul_peak", lambda: 1e12)
+    # As on an accelerator whose peak is known, two teraflops.
+    monkeypatch.setattr(train_step, "model_flops_utilisation", lambda f: f / 2e12)
     out = tmp_path / "out.json"
     status = train_step.main([f"--config={tiny}", "--repeats=2", f"--json={out}"])
     assert status == 0
@@ -34,6 +36,7 @@ def test_the_train_step_benchmark_reports_all_three_steps(
         assert row["share of matmul peak"] == pytest.approx(
             row["GFLOP/s"] / 1000, abs=1e-3
         )
+        assert row["MFU"] == pytest.approx(row["GFLOP/s"] / 2000, abs=1e-4)
     assert "block step / L-layer step" in written["ratios"]
 
 

@@ -96,7 +96,8 @@ def test_values_are_those_of_the_definition(qkv: Any, masked: bool) -> None:
     weights /= weights.sum(-1, keepdims=True)
     expected = np.einsum("nhst,nthw->nshw", weights, v)
     given = jnp.asarray(mask) if masked else None
-    got = attention(*qkv, given, implementation="auto")
+    query, key, value = qkv
+    got = attention(query, key, value, given, implementation="auto")
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -107,7 +108,7 @@ def test_layers_ask_for_what_their_shape_says(
     """As if on a GPU: half precision takes the kernel, and everything else doesn't."""
     asked = []
 
-    def spy(q: Any, *_: Any, implementation: str, **__: Any) -> Any:
+    def spy(q: Any, *_: Any, implementation: str = "", **__: Any) -> Any:
         asked.append((implementation, q.dtype.name))
         return q
 
