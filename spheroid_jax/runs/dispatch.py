@@ -9,12 +9,14 @@ from spheroid_jax.fields import ConfigError
 from spheroid_jax.reports.bound import report as bound_report
 from spheroid_jax.reports.delays import report as delay_report
 from spheroid_jax.reports.memory import report as memory_report
+from spheroid_jax.reports.network import report as network_report
 from spheroid_jax.reports.report import CURVES, REPORT, render_summary
 from spheroid_jax.reports.sweep_report import PICTURE, render_sweep
 from spheroid_jax.runs.bound.experiment import run_bound
 from spheroid_jax.runs.delays.experiment import run_delayed
 from spheroid_jax.runs.experiment import run_experiment
 from spheroid_jax.runs.memory.experiment import run_memory
+from spheroid_jax.runs.network.experiment import run_network
 from spheroid_jax.runs.session import fresh_command
 from spheroid_jax.runs.sweep import run_sweep
 
@@ -36,15 +38,18 @@ class Kind(NamedTuple):
 
 
 _DELAYS = Kind(run_delayed, delay_report.render, delay_report.picture)
+_NETWORK = Kind(run_network, network_report.render, network_report.picture)
 RUNS = {
     "blocks": Kind(run_experiment, render_summary, lambda _: CURVES),
     "delays": _DELAYS,
+    "network": _NETWORK,
     "bound": Kind(run_bound, bound_report.render, lambda _: bound_report.PICTURE),
     "memory": Kind(run_memory, memory_report.render, lambda _: memory_report.PICTURE),
 }
 SWEEPS = {
     "blocks": Kind(run_sweep, render_sweep, lambda _: PICTURE),
     "delays": _DELAYS,
+    "network": _NETWORK,
 }
 
 
