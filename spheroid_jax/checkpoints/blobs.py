@@ -39,6 +39,7 @@ class Source:
     start: Start
     shape: tuple[int, ...]
     dtype: np.dtype
+    piece: int  # bytes to a digest
     digests: tuple[str, ...]
 
 
@@ -151,6 +152,7 @@ def catalog(directory: Path) -> Catalog:
                     tuple(box["start"]),
                     tuple(box["shape"]),
                     np.dtype(record["dtype"]),
+                    index["piece"],
                     tuple(box["sha256"]),
                 )
             )
@@ -167,8 +169,8 @@ def read(wanted: list[tuple[Source, np.ndarray]]) -> None:
     for source, target in wanted:
         flat = _bytes(target)
         for number, digest in enumerate(source.digests):
-            at = number * PIECE
-            pieces.append((source, at, flat[at : at + PIECE], digest))
+            at = number * source.piece
+            pieces.append((source, at, flat[at : at + source.piece], digest))
     files = {source.file for source, *_ in pieces}
     descriptors = {}
     try:

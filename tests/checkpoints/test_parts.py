@@ -1,5 +1,6 @@
 """A worker restores its block and the interface alone, a model all parameters."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from spheroid_jax.checkpoints import CheckpointError
+from spheroid_jax.checkpoints import CheckpointError, blobs
 from tests.checkpoints.states import (
     State,
     abstract,
@@ -187,3 +188,28 @@ def test_an_items_digest_is_of_its_content(tmp_path: Path) -> None:
         store.save(2, other, {})
         before, after = (store.metadata(round_)["items"] for round_ in (1, 2))
     assert {name for name in before if before[name] != after[name]} == {"block_1"}
+
+
+def test_boxes_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written in pieces of 40 bytes, the last of a box shorter; the size is in there.
+
+    A bit flipped in the middle is found and its piece is named.
+    """
+    state = blocks_state()
+    with open_(tmp_path) as store:
+        with monkeypatch.context() as small:
+            small.setattr(blobs, "PIECE", 40)
+            store.save(1, state, {})
+            store.wait()
+        assert_same(store.restore(abstract(state))[0], state)
+        index = json.loads((tmp_path / "1/block_0/index.0.json").read_text())
+        digests = {box["leaf"]: len(box["sha256"]) for box in index["boxes"]}
+        assert digests == {"params.blocks.bias": 1, "params.blocks.w": 7}  # 256 bytes
+        data = tmp_path / "1/block_2/data.0"
+        content = bytearray(data.read_bytes())
+        content[6 + 125] ^= 4  # byte 125 of w, after 6 of bias: in its fourth piece
+        data.write_bytes(content)
+        with pytest.raises(
+            CheckpointError, match=r"block_2/data\.0 .*from byte 126 on"
+        ):
+            store.restore(abstract(state))
