@@ -121,13 +121,23 @@ def timely_groups(arrived: Array, counting: Counting) -> Array:
     Returns:
       int32 (..., G), groups of 1 ... G.
     """
-    sums = jnp.cumsum(arrived, axis=-1, dtype=jnp.int32)
-    sums = jnp.pad(sums, [(0, 0)] * (sums.ndim - 1) + [(1, 0)])
-    found = []
-    for size in range(1, counting.largest_group + 1):
-        at = sums[..., ::size]
-        found.append(_count(at[..., 1:] - at[..., :-1] >= counting.needed))
-    return jnp.stack(found, axis=-1)
+    # Sums up to every border of every size, in one array: a loop over sizes would take
+    # longer to compile than a day takes to run.
+    counts = groups(arrived.shape[-1], counting)
+    sizes = np.arange(1, counting.largest_group + 1)
+    firsts = np.concatenate(
+        [np.arange(n) * size for n, size in zip(counts, sizes, strict=True)]
+    )
+    lasts = firsts + np.repeat(sizes, counts)
+    sums = _cumulative(arrived)
+    enough = sums[..., lasts] - sums[..., firsts] >= counting.needed
+    return jnp.diff(_cumulative(enough)[..., np.cumsum([0, *counts])])
+
+
+def _cumulative(mask: Array) -> Array:
+    """How many are true before each place and in all, int32 (..., K + 1)."""
+    sums = jnp.cumsum(mask, axis=-1, dtype=jnp.int32)
+    return jnp.pad(sums, [(0, 0)] * (mask.ndim - 1) + [(1, 0)])
 
 
 def groups(replicas: int, counting: Counting) -> np.ndarray:

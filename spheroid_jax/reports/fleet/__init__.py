@@ -1,0 +1,1 @@
+"""Report of a fleet over a day: tables, a picture, and sentences."""

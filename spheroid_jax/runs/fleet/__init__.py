@@ -1,0 +1,1 @@
+"""A fleet over a day: arrivals alone, simulated under each policy."""
