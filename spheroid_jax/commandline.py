@@ -21,9 +21,22 @@ from typing import NoReturn
 from ml_collections import ConfigDict
 
 from spheroid_jax import fields
+from spheroid_jax.distributed.group import (
+    HEARTBEAT_TIMEOUT,
+    JOIN_TIMEOUT,
+    Group,
+    group_from_flags,
+)
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.validation import validate
 
+# How many devices there are is not known before all processes have come together.
+_UNKNOWN_DEVICES = 1 << 20
+_FLAGS = (
+    *("config", "workdir", "resume", "help"),
+    *("coordinator", "processes", "process", "distributed"),
+    *("join-timeout", "heartbeat-timeout"),
+)
 _OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<field>[^=]*)(=(?P<text>.*))?", re.S)
 
 
@@ -36,12 +49,14 @@ class Options:
       workdir: the run directory; empty where none was named.
       resume: whether to continue what the run directory holds.
       command: the command that does the same again.
+      group: which process this is, of which group.
     """
 
     config: ConfigDict
     workdir: str
     resume: bool
     command: str
+    group: Group = dataclasses.field(default_factory=Group)
 
 
 def parse(argv: Sequence[str], program: str = "experiments.run") -> Options:
@@ -111,7 +126,40 @@ def _parser(program: str) -> _Parser:
         action="store_true",
         help="continue the run in the run directory from its last checkpoint",
     )
+    _add_processes(parser)
     return parser
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    several = parser.add_argument_group("one run on several processes")
+    several.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="where process 0 listens; the same at every process",
+    )
+    several.add_argument("--processes", metavar="N", type=int, help="how many")
+    several.add_argument(
+        "--process", metavar="I", type=int, help="which this is, from 0 to N - 1"
+    )
+    several.add_argument(
+        "--distributed",
+        action="store_true",
+        help="find these three out (SLURM, Open MPI, Kubernetes, Cloud TPU)",
+    )
+    several.add_argument(
+        "--join-timeout",
+        metavar="S",
+        type=int,
+        default=JOIN_TIMEOUT,
+        help="seconds in which every process must have started (%(default)s)",
+    )
+    several.add_argument(
+        "--heartbeat-timeout",
+        metavar="S",
+        type=int,
+        default=HEARTBEAT_TIMEOUT,
+        help="seconds of silence after which a process counts as dead (%(default)s)",
+    )
 
 
 def _parse(argv: Sequence[str], program: str) -> Options:
@@ -120,7 +168,21 @@ def _parse(argv: Sequence[str], program: str) -> Options:
         raise ConfigError("--config is missing: add --config=configs/b3_l4.py")
     config = load(options.config)
     _override(config, rest)
-    validate(config)
+    group = group_from_flags(
+        options.coordinator,
+        options.processes,
+        options.process,
+        options.distributed,
+        options.join_timeout,
+        options.heartbeat_timeout,
+    )
+    validate(config, _UNKNOWN_DEVICES if group.several else None)
+    if group.several and (config.kind != "blocks" or "sweep" in config):
+        kind = "a sweep" if "sweep" in config else f"of kind {config.kind}"
+        raise ConfigError(
+            f"{config.name} is {kind}, which runs in one process: leave --processes "
+            "and --distributed out"
+        )
     config.lock()
     workdir = options.workdir
     if workdir == "":
@@ -128,7 +190,7 @@ def _parse(argv: Sequence[str], program: str) -> Options:
     if workdir and Path(workdir).exists() and not Path(workdir).is_dir():
         raise ConfigError(f"--workdir={workdir} is not a directory: name another")
     command = shlex.join(["python", "-m", program, *argv])
-    return Options(config, workdir or "", options.resume, command)
+    return Options(config, workdir or "", options.resume, command, group)
 
 
 def _override(config: ConfigDict, arguments: Sequence[str]) -> None:
@@ -162,7 +224,7 @@ def _stray(argument: str, known: Sequence[str]) -> str:
     if name and meant:
         cure = f"did you mean --config.{meant[0]}{equals}{text}?"
         return f"there is no option {flag}: {cure}"
-    near = difflib.get_close_matches(name, ["config", "workdir", "resume", "help"], n=1)
+    near = difflib.get_close_matches(name, _FLAGS, n=1)
     cure = f"did you mean --{near[0]}?" if near else "--help lists the options"
     return f"there is no option {flag}: {cure}"
 

@@ -117,6 +117,30 @@ class MetricsLog:
         write_atomic(self._path, "".join(to_json(r) + "\n" for r in records))
 
 
+class NoLog(MetricsLog):
+    """The log of a process that leaves logging to another."""
+
+    def __init__(self) -> None:
+        """Opens nothing."""
+
+    def write(
+        self,
+        method: str,
+        round_: int,
+        metrics: Mapping[str, Any],
+        *,
+        step: int,
+        seconds: float,
+    ) -> None:
+        """Does nothing."""
+
+    def rewind(self, method: str, round_: int) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a metrics file, oldest first.
 

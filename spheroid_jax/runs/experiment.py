@@ -11,14 +11,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from spheroid_jax import data
+from spheroid_jax import data, distributed
 from spheroid_jax.diffusion import owned_ranges
 from spheroid_jax.memory import active_states
-from spheroid_jax.reports.log import MetricsLog, read_metrics
+from spheroid_jax.reports.log import MetricsLog, NoLog, read_metrics
 from spheroid_jax.reports.report import write_report, write_summary
 from spheroid_jax.runs.loop import (
     Outcome,
     final_results,
+    method_mesh,
     train_method,
     window_settings,
 )
@@ -30,7 +31,7 @@ from spheroid_jax.runs.methods import (
     noise_levels,
 )
 from spheroid_jax.runs.opening import corpus_facts, corpus_lines, environment
-from spheroid_jax.runs.workdir import as_json, open_workdir
+from spheroid_jax.runs.workdir import as_json, flatten, open_shared_workdir
 
 SUMMARY_FORMAT = 1
 Say = Callable[[str], None]
@@ -47,6 +48,8 @@ def run_experiment(
     config: ConfigDict, workdir: Path, *, resume: bool, command: str, say: Say = print
 ) -> dict[str, Any]:
     """Trains, evaluates and reports every method of a valid configuration.
+
+    Of several processes each calls this, and process 0 writes the log and the report.
 
     Args:
       config: see :mod:`spheroid_jax.config`.
@@ -65,18 +68,20 @@ def run_experiment(
     methods = [build_method(config, name) for name in config.methods]
     # Before the run directory is claimed: a mistyped path mustn't use it up.
     _check_windows(config, corpus, methods)
-    open_workdir(workdir, config, resume)
+    _check_processes(config, corpus, methods)
+    open_shared_workdir(workdir, config, resume)
     for line in _opening(config, corpus, methods, workdir):
         say(line)
 
-    with MetricsLog(workdir) as log:
+    with MetricsLog(workdir) if distributed.is_main() else NoLog() as log:
         trained = [_train(method, config, corpus, workdir, log) for method in methods]
     seconds = sum(t.outcome.seconds for t in trained)
     # Of earlier sessions only training is known; of this one, everything.
     seconds = max(seconds, time.perf_counter() - began)
     summary = _summary(config, corpus, trained, command, seconds)
-    write_summary(workdir, summary)
-    write_report(workdir, summary, read_metrics(workdir / "metrics.jsonl"))
+    if distributed.is_main():
+        write_summary(workdir, summary)
+        write_report(workdir, summary, read_metrics(workdir / "metrics.jsonl"))
     return summary
 
 
@@ -88,6 +93,18 @@ def _check_windows(
         data.evaluation_windows(corpus.valid, seq_len=config.data.seq_len, count=count)
     for method in methods:
         data.round_batches(corpus.train, **window_settings(method, config))
+
+
+def _check_processes(
+    config: ConfigDict, corpus: data.Corpus, methods: list[Method]
+) -> None:
+    """Raises DistributedError unless all processes run one thing on one mesh."""
+    same_command = "give every process the same command but for --process"
+    distributed.check_same("configuration", flatten(as_json(config)), same_command)
+    facts = {"name": corpus.name, "sha256": corpus.sha256}
+    distributed.check_same("corpus", facts, "name one with --config.data.corpus")
+    for method in methods:
+        method_mesh(method, config)
 
 
 def _train(

@@ -6,6 +6,7 @@ continues to bit-identical parameters on the same machine.
 
 import contextlib
 import dataclasses
+import io
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from ml_collections import ConfigDict
 
-from spheroid_jax import data
+from spheroid_jax import data, distributed
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.delivery import lockstep
 from spheroid_jax.reports.log import MetricsLog
@@ -91,20 +92,31 @@ class _Training:
         self.method, self.config, self.corpus, self.log = method, config, corpus, log
         self.keys = Keys(config.seed, method.name)
         count = method.engine.partition.count
-        self.mesh = make_mesh(*mesh_shape(config, count))
+        self.mesh = method_mesh(method, config)
         self.shardings = state_sharding(
             self.mesh,
             jax.eval_shape(self.first_state, self.keys.init, self.keys.rounds),
         )
         self.round = mesh_round(method.engine, self.mesh, self.shardings)
         self.curve = jax.jit(method.curve)
-        self.accepted = lockstep(count, method.engine.replicas)
-        self.curve_windows = jnp.asarray(
-            data.evaluation_windows(
-                corpus.valid,
-                seq_len=config.data.seq_len,
-                count=config.eval.curve_windows,
-            )
+        curve_windows = data.evaluation_windows(
+            corpus.valid, seq_len=config.data.seq_len, count=config.eval.curve_windows
+        )
+        self.accepted, self.curve_windows, self.curve_key = distributed.everywhere(
+            self.mesh,
+            (
+                lockstep(count, method.engine.replicas),
+                jnp.asarray(curve_windows),
+                self.keys.evaluation,
+            ),
+        )
+        self.windows_sharding = NamedSharding(self.mesh, WINDOWS)
+        self.windows_shape = (
+            *(count, method.engine.replicas, config.train.local_steps),
+            *(config.data.batch, config.data.seq_len + 1),
+        )
+        self.workers = distributed.own_workers(
+            self.windows_sharding, self.windows_shape
         )
         self.bytes_per_round = (
             method.workers
@@ -119,7 +131,8 @@ class _Training:
 
     def fresh_state(self) -> RoundState:
         build = jax.jit(self.first_state, out_shardings=self.shardings)
-        return build(self.keys.init, self.keys.rounds)
+        keys = distributed.everywhere(self.mesh, (self.keys.init, self.keys.rounds))
+        return build(*keys)
 
     def run(self, directory: Path) -> Outcome:
         rounds = self.config.train.rounds
@@ -136,17 +149,21 @@ class _Training:
             # Else its thread may hold up the exit of a run that failed.
             contextlib.closing(
                 data.RoundIterator(
-                    self.corpus.train, **window_settings(self.method, self.config)
+                    self.corpus.train,
+                    workers=self.workers,
+                    **window_settings(self.method, self.config),
                 )
             ) as batches,
         ):
             state, seconds = self.start(checkpoints, batches)
             first = int(state.round)
-            with Progress(self.method.name, rounds, start=first) as progress:
+            screen = None if distributed.is_main() else io.StringIO()
+            name = self.method.name
+            with Progress(name, rounds, start=first, stream=screen) as progress:
                 if first == rounds:
-                    progress.say(f"{self.method.name} was trained before")
+                    progress.say(f"{name} was trained before")
                 elif first:
-                    progress.say(f"{self.method.name} goes on after round {first}")
+                    progress.say(f"{name} goes on after round {first}")
                 for round_ in range(first + 1, rounds + 1):
                     began = time.perf_counter()
                     state, ce = self.one_round(
@@ -181,7 +198,9 @@ class _Training:
     ) -> tuple[RoundState, float | None]:
         """The state after the round, and its CE on validation if that was measured."""
         began = time.perf_counter()
-        windows = jax.device_put(next(batches), NamedSharding(self.mesh, WINDOWS))
+        windows = distributed.spread_windows(
+            next(batches), self.workers, self.windows_sharding, self.windows_shape
+        )
         state, metrics = self.round(state, windows, self.accepted)
         training = {k: float(v) for k, v in _means(metrics).items()}
         self.check_finite(training, round_)
@@ -213,8 +232,8 @@ class _Training:
         return state, measured
 
     def evaluate_curve(self, params: Any) -> dict[str, float]:
-        results = self.curve(params, self.curve_windows, self.keys.evaluation)
-        return {name: float(value) for name, value in results.items()}
+        results = self.curve(params, self.curve_windows, self.curve_key)
+        return {n: float(v) for n, v in distributed.on_host(results).items()}
 
     def check_finite(self, metrics: dict[str, float], round_: int) -> None:
         if np.isfinite(list(metrics.values())).all():
@@ -225,6 +244,16 @@ class _Training:
             f"the loss of {name} stopped being finite in round {round_}, which was "
             f"not saved; lower train.learning_rate{suffix} or set train.clip"
         )
+
+
+def method_mesh(method: Method, config: ConfigDict) -> Mesh:
+    """The mesh that a method of a valid configuration runs on, on all processes.
+
+    Raises:
+      DistributedError: the processes can't share it.
+    """
+    shape = mesh_shape(config, method.engine.partition.count)
+    return make_mesh(*shape, distributed.mesh_devices(shape.devices))
 
 
 def mesh_shape(config: ConfigDict, parts: int) -> MeshShape:
@@ -287,7 +316,7 @@ def headline_ce(results: dict[str, float]) -> float:
 
 
 def _means(metrics: dict[str, Array]) -> dict[str, np.ndarray]:
-    return {name: np.mean(np.asarray(value)) for name, value in metrics.items()}
+    return {name: np.mean(v) for name, v in distributed.on_host(metrics).items()}
 
 
 def final_results(
@@ -297,6 +326,7 @@ def final_results(
     windows = data.evaluation_windows(
         corpus.valid, seq_len=config.data.seq_len, count=config.eval.windows
     )
-    key = Keys(config.seed, method.name).evaluation
-    results = jax.jit(method.final)(params, jnp.asarray(windows), key)
-    return {name: np.asarray(value).tolist() for name, value in results.items()}
+    given = (jnp.asarray(windows), Keys(config.seed, method.name).evaluation)
+    given = distributed.everywhere(method_mesh(method, config), given)
+    results = distributed.on_host(jax.jit(method.final)(params, *given))
+    return {name: value.tolist() for name, value in results.items()}

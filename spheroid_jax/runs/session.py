@@ -5,24 +5,28 @@ import shlex
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from spheroid_jax import distributed
 from spheroid_jax.checkpoints import CheckpointError
 from spheroid_jax.commandline import Options, parse
 from spheroid_jax.data import CorpusError, DataStateError
+from spheroid_jax.distributed import DistributedError
 from spheroid_jax.reports.log import MetricsError
 from spheroid_jax.runs.grid.execute import JOB_THREADS
 from spheroid_jax.runs.grid.results import ResultsError
 from spheroid_jax.runs.loop import TrainingError
 from spheroid_jax.runs.workdir import WorkdirError, default_workdir
-from spheroid_jax.validation import ConfigError
+from spheroid_jax.validation import ConfigError, validate
 
 EXPECTED = (
     CheckpointError,
     ConfigError,
     DataStateError,
+    DistributedError,
     MetricsError,
     ResultsError,
     TrainingError,
@@ -57,32 +61,59 @@ def session(
     """Runs ``action(options, workdir)`` on what the ``argv`` of ``program`` says.
 
     Returns the exit status: zero, 1 for a failure that is explained in one line, 130
-    for a stop by Ctrl-C or SIGTERM: what is on disk then is the last checkpoint.
+    for a stop by Ctrl-C or SIGTERM: what is on disk then is the last checkpoint. A
+    process of several ends the others too; see :mod:`spheroid_jax.distributed`.
     A wrong command line
     exits with 2 from the parser.
     """
     options = parse(argv, program)
-    workdir = Path(options.workdir)
     signal.signal(signal.SIGTERM, _interrupt)
+    member = distributed.Member(options.group)
+    workdir = Path(options.workdir)
     try:
-        if not options.workdir:
-            c = options.config
-            workdir = default_workdir(c.name, c.size, options.resume, RUNS)
-        action(options, workdir)
-    except CorpusError as error:
-        print(f"error: data.corpus: {error}", file=sys.stderr)
-        return 1
-    except EXPECTED as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        with member:
+            workdir = _workdir(options)
+            action(options, workdir)
+        return 0
     except KeyboardInterrupt:
         # A second Ctrl-C while saying this must not look like a crash.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("stopped; what was saved is kept. Go on with:", file=sys.stderr)
-        print(f"  {resume_command(options.command, workdir)}", file=sys.stderr)
+        if distributed.is_main():
+            print("stopped; what was saved is kept. Go on with:", file=sys.stderr)
+            print(f"  {resume_command(options.command, workdir)}", file=sys.stderr)
         _leave_jobs()
-        return 130
-    return 0
+        return member.end(130)
+    except Exception as error:
+        line = distributed.lost_peer(error) or _explained(error)
+        if line:
+            print(f"error: {line}", file=sys.stderr)
+        elif options.group.several:
+            traceback.print_exc()
+        else:
+            raise
+        return member.end(1)
+
+
+def _workdir(options: Options) -> Path:
+    """The run directory, the same at every process, of which only one may speak."""
+    if options.group.several:
+        validate(options.config)  # now that the devices of all are known
+        if not distributed.is_main():
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if options.workdir:
+        return Path(options.workdir)
+    c = options.config
+    chosen = distributed.agree(
+        "workdir", lambda: str(default_workdir(c.name, c.size, options.resume, RUNS))
+    )
+    return Path(chosen)
+
+
+def _explained(error: Exception) -> str:
+    """A failure that is the user's to mend, in one line; else nothing."""
+    if isinstance(error, CorpusError):
+        return f"data.corpus: {error}"
+    return str(error) if isinstance(error, EXPECTED) else ""
 
 
 def _leave_jobs() -> None:

@@ -1,11 +1,18 @@
 """The run directory: made, claimed, or taken up again."""
 
+import contextlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
+
+from spheroid_jax import distributed
+
+_CONFIG = "config.json"
+_SHARED_WITHIN = 30.0  # seconds; NFS may show a new file late
 
 
 class WorkdirError(ValueError):
@@ -34,7 +41,7 @@ def open_workdir(workdir: Path, config: ConfigDict, resume: bool) -> None:
       WorkdirError: if a fresh run would overwrite another, if there is nothing to
         resume, or if the configuration isn't the one that the run started with.
     """
-    path = workdir / "config.json"
+    path = workdir / _CONFIG
     if resume:
         _check_same(path, config)
         return
@@ -52,6 +59,32 @@ def open_workdir(workdir: Path, config: ConfigDict, resume: bool) -> None:
         raise WorkdirError(f"can't write to {workdir}: {error.strerror}") from error
 
 
+def open_shared_workdir(workdir: Path, config: ConfigDict, resume: bool) -> None:
+    """As :func:`open_workdir`, by process 0 on behalf of all, who must see it.
+
+    Raises:
+      WorkdirError: as :func:`open_workdir`; at another process, if it doesn't see what
+        process 0 has written.
+    """
+
+    def stamp() -> str:
+        open_workdir(workdir, config, resume)
+        return (workdir / _CONFIG).read_text()
+
+    written = distributed.agree(f"workdir opened: {workdir}", stamp)
+    deadline = time.monotonic() + _SHARED_WITHIN
+    while not distributed.is_main():
+        with contextlib.suppress(OSError):
+            if (workdir / _CONFIG).read_text() == written:
+                return
+        if time.monotonic() > deadline:
+            raise WorkdirError(
+                f"{workdir} isn't what process 0 sees under this name: give all "
+                "processes one directory on a shared file system with --workdir=DIR"
+            )
+        time.sleep(0.1)
+
+
 def _check_same(path: Path, config: ConfigDict) -> None:
     try:
         started = json.loads(path.read_text())
@@ -63,10 +96,11 @@ def _check_same(path: Path, config: ConfigDict) -> None:
     except (OSError, ValueError) as error:
         raise WorkdirError(f"{path} can't be read: {error}") from error
     before, now = flatten(started), flatten(as_json(config))
+    # Where a run is computed doesn't change what comes out of it.
     changed = [
         f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
+        if before.get(name) != now.get(name) and not name.startswith("mesh.")
     ]
     if changed:
         raise WorkdirError(
