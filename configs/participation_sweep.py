@@ -4,8 +4,8 @@ Source: BlockTrain (arXiv 2606.24722), a table of CE by participation: 2.151 at 
 2.595 at 42 %, 5.638 at 0 %, with late updates dropped. Here the workers stay those of
 the preset ``wan`` and the deadline moves, from too short for anyone to long enough for
 all who don't drop out (about 0, 5, 20, 40, 64, 81 and 93 % in time); lockstep is the
-100 %. Each deadline runs with ``drop`` and with ``gate``, where late updates are weighed
-by their age. Rounds are equal, so that a longer deadline costs simulated seconds.
+100 %. Each deadline runs with ``drop`` and with ``gate``, where late updates are kept
+and weighed by their age. Rounds are equal, so a longer deadline costs simulated time.
 
     python -m experiments.sweep --config=configs/participation_sweep.py:quick  # minutes
     python -m experiments.sweep --config=configs/participation_sweep.py:small  # an hour

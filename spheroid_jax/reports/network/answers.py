@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from spheroid_jax.reports.network.summary import (
     common_end,
 )
 from spheroid_jax.reports.sections import LEVEL
+from spheroid_jax.reports.tables import NOTHING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,19 +67,16 @@ class Recovery:
     def nothing_lost(self) -> bool:
         """Whether dropping costs nothing that the seeds could tell from noise.
 
-        One seed has no noise to compare with: there ``MARGIN`` decides.
+        One seed has no noise to compare with: there ``MARGIN`` decides, as it does
+        where the difference is suggestive only.
         """
         lost = self.lost
         if lost is None:
             return False
-        if lost.error is None:
-            return lost.mean < MARGIN
-        negligible = lost.mean < LEVEL or lost.outcome in ("level", "none")
-        return negligible or any(
-            d <= lo
-            for d, lo in zip(self.drop.final, self.lockstep.final, strict=False)
-            if math.isfinite(d) and math.isfinite(lo)
-        )
+        least = MARGIN if lost.outcome in ("one seed", "suggestive") else LEVEL
+        unclear = lost.mean < least or lost.outcome in ("level", "none")
+        pairs = zip(self.drop.final, self.lockstep.final, strict=False)
+        return unclear or any(d <= low for d, low in pairs)  # never so for NaN
 
     @property
     def share(self) -> float:
@@ -89,15 +87,24 @@ class Recovery:
 
     def __str__(self) -> str:
         """Such as ``63 % (58 to 70)``: the mean and the range over seeds."""
+        return self.text()
+
+    def text(self, *, narrow: bool = False) -> str:
+        """The share in words; ``?`` where what was lost is suggestive only."""
+        seeds = len(self.ours.final)
         if self.ours.lost:
-            return f"NaN in {self.ours.lost} of {len(self.ours.final)}"
+            return f"NaN {self.ours.lost}/{seeds}"
         if self.nothing_lost:
-            return "nothing lost"
+            return "none lost" if narrow else "nothing lost"
         if not math.isfinite(self.share):
-            return "-"
+            return NOTHING
+        doubt = "?" * (self.lost is not None and self.lost.outcome == "suggestive")
+        text = f"{100 * self.share:.0f} %{doubt}"
+        if narrow or seeds < 2:
+            return text
         low, high = (f"{100 * v:.0f}" for v in (min(self.shares), max(self.shares)))
-        spread = f" ({low} to {high})" if len(self.shares) > 1 else ""
-        return f"{100 * self.share:.0f} %{spread}"
+        some = f", {len(self.shares)} of {seeds} seeds"
+        return f"{text} ({low} to {high}{some * (len(self.shares) < seeds)})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,9 +239,64 @@ def duel(sweep: Sweep, setting: Setting, method: str, ours: Cell, theirs: Cell) 
     return Duel(setting, method, paired_cells([a], [b]), a, b)
 
 
-def ranking(cells: Sequence[tuple[str, Cell]]) -> list[tuple[str, Cell]]:
-    """Names and cells from the lowest loss on; those with a lost seed at the end."""
-    return sorted(cells, key=lambda item: item[1].score)
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """The best of a network, late updates dropped or kept, under the fixed deadline.
+
+    Attributes:
+      setting: of the best.
+      method: the best.
+      ours: its losses at the earliest end of all.
+      second: setting and method of the runner-up; None without one.
+      margin: best minus runner-up; None without one.
+    """
+
+    setting: Setting
+    method: str
+    ours: Cell
+    second: tuple[Setting, str] | None
+    margin: Paired | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the best is lower than the runner-up beyond the noise."""
+        return self.margin is not None and self.margin.outcome == "lower"
+
+    @property
+    def noise(self) -> float:
+        """The margin in sample deviations of the paired difference; NaN if unknown."""
+        if self.margin is None or not self.margin.error:
+            return math.nan
+        deviation = self.margin.error * math.sqrt(self.margin.seeds)
+        return abs(self.margin.mean) / deviation
+
+
+def contests(sweep: Sweep) -> list[Contest]:
+    """The best of every network, in the order of the summary."""
+    places = dict.fromkeys(s.place for s in sweep.settings if not s.has_quorum)
+    found = [_contest(sweep, place) for place in places]
+    return [one for one in found if one is not None]
+
+
+def _contest(sweep: Sweep, place: str) -> Contest | None:
+    cells = [
+        (setting, method, cell)
+        for (method, setting), cell in sweep.cells.items()
+        if setting.place == place and not setting.has_quorum and _timed(cell)
+    ]
+    if not cells:
+        return None
+    then = common_end([cell for *_, cell in cells])
+    scored = [(s, m, at_times(sweep, cell, then)) for s, m, cell in cells]
+    ranks = sorted(scored, key=lambda one: one[2].score)
+    setting, method, ours = ranks[0]
+    if not math.isfinite(ours.score):
+        return None
+    if len(ranks) < 2:
+        return Contest(setting, method, ours, None, None)
+    second = ranks[1]
+    margin = paired_cells([ours], [second[2]])
+    return Contest(setting, method, ours, (second[0], second[1]), margin)
 
 
 def _timed(*cells: Cell) -> bool:

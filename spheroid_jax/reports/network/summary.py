@@ -63,22 +63,39 @@ class Setting(NamedTuple):
         return Setting(self.preset, late, rest)
 
     @property
-    def regime(self) -> str:
+    def place(self) -> str:
         """The network in words, without what becomes of late updates.
 
-        >>> Setting("wan", "gate", (("network.quorum", 3),)).regime
-        'wan, quorum 3'
+        >>> Setting("wan", "gate", (("network.deadline", 1.5),)).place
+        'wan, deadline 1.5 s'
         """
+        if self.preset == LOCKSTEP:
+            return self.preset
         return ", ".join([self.preset, *filter(None, map(_words, self.more))])
 
     @property
     def label(self) -> str:
         """The whole in words; of lockstep, where nothing is late, the preset."""
         if self.preset == LOCKSTEP and self.late == DROP:
-            return self.regime
+            return self.preset
         return ", ".join(
             [self.preset, self.late, *filter(None, map(_words, self.more))]
         )
+
+    @property
+    def short(self) -> str:
+        """The same for the screen.
+
+        >>> Setting("wan", "gate", (("network.quorum", 3),)).short
+        'wan gate q3'
+        """
+        if self.preset == LOCKSTEP and self.late == DROP:
+            return self.preset
+        deadline, quorum = self.field(DEADLINE), self.field(QUORUM)
+        parts = [self.preset, self.late]
+        parts += [f"{deadline:g}s"] if deadline else []
+        parts += [f"q{quorum}"] if quorum else []
+        return " ".join(parts)
 
 
 def _words(item: tuple[str, Any]) -> str:

@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 
+from spheroid_jax.reports.delays.stats import Paired, change
 from spheroid_jax.reports.delays.summary import Cell
 from spheroid_jax.reports.delays.tables import cell_text
-from spheroid_jax.reports.network.answers import Recovery, recoveries
+from spheroid_jax.reports.network.answers import contests, recoveries
 from spheroid_jax.reports.network.names import method_label
 from spheroid_jax.reports.network.summary import (
+    LOCKSTEP,
     Setting,
     Sweep,
     ensemble,
@@ -48,11 +50,11 @@ def loss_table(
         for method in sweep.methods:
             text = cell_text(line.get(method), sweep.chance, narrow=narrow)
             if method in line and sweep.borrowed(method, setting):
-                text += MARK if narrow else f" {MARK}"
+                text = MARK if narrow else f"{text} {MARK}"
             elif method in line and nats(line[method].score) == lowest and not narrow:
                 text = f"**{text}**"
             texts.append(text)
-        rows.append([setting.label, *texts])
+        rows.append([setting.short if narrow else setting.label, *texts])
     return Table(["network", *_heads(sweep, narrow)], rows, _align(sweep))
 
 
@@ -72,7 +74,7 @@ def network_table(sweep: Sweep, *, narrow: bool = False) -> Table:
         whole = seconds * sweep.rounds(setting)
         rows.append(
             [
-                setting.label,
+                setting.short if narrow else setting.label,
                 *[_percent(mean_of(cell, k)) for k in _SHARES],
                 _number(mean_age(cell)),
                 _number(seconds),
@@ -107,44 +109,77 @@ def ages_table(sweep: Sweep) -> Table | None:
     return Table(header, rows, "l" + "r" * width)
 
 
-def recovery_table(sweep: Sweep) -> Table | None:
+def recovery_table(sweep: Sweep, *, narrow: bool = False) -> Table | None:
     """Shares won back by setting and method; None where nothing can be compared."""
     found = {(one.setting, one.method): one for one in recoveries(sweep)}
-    settings = [s for s in sweep.settings if any(s == key[0] for key in found)]
     rows = [
         [
-            setting.label,
-            *[str(found.get((setting, method), NOTHING)) for method in sweep.methods],
+            setting.short if narrow else setting.label,
+            *[
+                one.text(narrow=narrow) if one else NOTHING
+                for one in (found.get((setting, m)) for m in sweep.methods)
+            ],
         ]
-        for setting in settings
+        for setting in dict.fromkeys(setting for setting, _ in found)
     ]
-    header = ["won back", *_heads(sweep, False)]
+    header = ["won back", *_heads(sweep, narrow)]
     return Table(header, rows, _align(sweep)) if rows else None
-
-
-def recovery_lines(sweep: Sweep) -> Table | None:
-    """The same for the screen, where a line is a setting and a method."""
-    return _long(recoveries(sweep), narrow=True)
 
 
 def recovery_details(sweep: Sweep) -> Table | None:
     """The losses that the shares are made of."""
-    return _long(recoveries(sweep), narrow=False)
+    rows = [
+        [
+            one.setting.label,
+            method_label(one.method),
+            *[nats(cell.score) for cell in (one.drop, one.ours, one.lockstep)],
+            *[_change(paired) for paired in (one.lost, one.won)],
+            str(one),
+            f"{one.seconds:.0f} s",
+        ]
+        for one in recoveries(sweep)
+    ]
+    header = [
+        *("network", "method", "drop", "policy", "lockstep"),
+        *("drop - lockstep", "drop - policy", "won back", "at"),
+    ]
+    return Table(header, rows, "ll" + "r" * 7) if rows else None
 
 
-def _long(found: list[Recovery], *, narrow: bool) -> Table | None:
+def best_table(sweep: Sweep) -> Table | None:
+    """The best method and policy of every network; None without two to compare."""
     rows = []
-    for one in found:
-        losses = [nats(c.score) for c in (one.drop, one.ours, one.lockstep)]
-        name = one.method if narrow else method_label(one.method)
-        lost = one.lost
-        doubt = "" if lost is None or lost.outcome != "suggestive" else " ?"
-        row = [one.setting.label, name, *losses, str(one) + doubt]
-        rows.append(row if narrow else [*row, _seconds(one)])
-    header = ["network", "method", "drop", "policy", "lockstep", "won back"]
-    if not narrow:
-        header.append("at")
-    return Table(header, rows, "ll" + "r" * (len(header) - 2)) if rows else None
+    for one in contests(sweep):
+        if one.second is None or one.margin is None:
+            continue
+        rows.append(
+            [
+                one.setting.place,
+                _way(one.setting, one.method),
+                nats(one.ours.mean),
+                _way(*one.second),
+                change(one.margin.mean),
+                f"{one.noise:.1f}" if finite(one.noise) else NOTHING,
+                "yes" if one.clear else "no",
+            ]
+        )
+    header = [
+        *("network", "lowest", "loss", "runner-up", "difference"),
+        *("in seed noise", "told apart"),
+    ]
+    return Table(header, rows, "llrlrrl") if rows else None
+
+
+def _way(setting: Setting, method: str) -> str:
+    late = "" if setting.preset == LOCKSTEP else f", {setting.late}"
+    return method_label(method) + late
+
+
+def _change(paired: Paired | None) -> str:
+    if paired is None:
+        return NOTHING
+    error = "" if paired.error is None else f" ± {nats(paired.error)}"
+    return f"{change(paired.mean)}{error}"
 
 
 def facts_table(sweep: Sweep) -> Table:
@@ -195,7 +230,3 @@ def _percent(value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}" if finite(value) else NOTHING
-
-
-def _seconds(one: Recovery) -> str:
-    return f"{one.seconds:.0f} s"
