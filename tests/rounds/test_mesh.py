@@ -33,6 +33,8 @@ from spheroid_jax.rounds.mesh import (
 
 BLOCKS, REPLICAS = 3, 2
 SMALLEST = 64  # elements: the models here are small
+# A third of the time to compile; the partitioning comes before and is the same.
+QUICK = {"xla_backend_optimization_level": "0"}
 
 
 class Spread(NamedTuple):
@@ -56,7 +58,7 @@ def spread(shape: MeshShape, engine: Engine, state: Any, windows: Any) -> Spread
     windows = jax.device_put(windows, NamedSharding(mesh, WINDOWS))
     accepted = jnp.ones(windows.shape[:2], bool)
     round_ = mesh_round(engine, mesh, shardings)
-    program = round_.lower(placed, windows, accepted).compile()
+    program = round_.lower(placed, windows, accepted).compile(compiler_options=QUICK)
     after, metrics = program(placed, windows, accepted)
     kept = jax.tree.map(jnp.copy, after)
     again, _ = program(after, windows, accepted)
@@ -189,8 +191,9 @@ def test_a_mesh_of_six_devices_gives_the_result_of_one(
 def alone() -> Any:
     """Two rounds of :func:`two_blocks` on one device."""
     engine, state, windows = two_blocks()
-    round_ = jax.jit(make_round(engine))
     accepted = jnp.ones((2, 2), bool)
+    lowered = jax.jit(make_round(engine)).lower(state, windows, accepted)
+    round_ = lowered.compile(compiler_options=QUICK)
     after, metrics = round_(state, windows, accepted)
     return after, metrics, round_(after, windows, accepted)[0]
 
