@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from spheroid_jax.reports import plots
 from spheroid_jax.reports.fleet.verdicts import LABELS, shares
@@ -38,13 +38,16 @@ def fleet_figure(summary: Summary) -> Figure:
     blocks.set_ylim(0, 1)
     blocks.set_xlabel("block")
     blocks.set_ylabel("updates accepted, of those begun")
-    ages.set_yscale("log")
+    if any(row["accepted"] for row in rows):
+        ages.set_yscale("log")
     ages.set_xlabel("age, rounds")
     ages.set_ylabel("of the updates accepted")
     _shares_of_groups(timely, summary["config"]["fleet"])
     for axes in (blocks, ages, timely):
         plots.decorate(axes)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda share, _: f"{100 * share:g} %")
+        )
     for axes in (blocks, ages):
         axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
     timely.legend(frameon=False, fontsize=8, loc="lower right")

@@ -1,5 +1,6 @@
 """The whole run: the same fleet over the same day, once for each policy."""
 
+import dataclasses
 import json
 import math
 import time
@@ -94,7 +95,7 @@ def run_fleet(
         "size": config.size,
         "workers": blocks * replicas,
         "kinds": {
-            name: {"profile": str(kind), "workers": int((of_kind == number).sum())}
+            name: {"profile": told(kind), "workers": int((of_kind == number).sum())}
             for number, (name, kind) in enumerate(kinds.items())
         },
         "rows": rows,
@@ -110,6 +111,8 @@ def run_fleet(
 def worker_kinds(config: ConfigDict) -> dict[str, Profile]:
     """Kinds of workers by name: of ``network.profiles``, or else of ``kinds``.
 
+    Those of a file are in its order, and the others from the fastest to the slowest.
+
     Raises:
       ConfigError: if there is none, or the file can't be read or used.
     """
@@ -117,7 +120,9 @@ def worker_kinds(config: ConfigDict) -> dict[str, Profile]:
     if not path:
         if not config.kinds:
             raise ConfigError("kinds is empty: add one, or set network.profiles=FILE")
-        return {name: parse_profile(text) for name, text in config.kinds.items()}
+        kinds = {name: parse_profile(text) for name, text in config.kinds.items()}
+        # ConfigDict sorts by name, which says nothing.
+        return dict(sorted(kinds.items(), key=lambda kind: kind[1].step_seconds))
     try:
         found = read_profiles(path)
     except OSError as error:
@@ -127,6 +132,15 @@ def worker_kinds(config: ConfigDict) -> dict[str, Profile]:
     except ValueError as error:
         raise ConfigError(f"network.profiles: {error}") from None
     return {f"row {number}": kind for number, kind in enumerate(found, 1)}
+
+
+def told(kind: Profile) -> str:
+    """A kind in the words of the config, without what is as the default."""
+    return " ".join(
+        f"{field.name}={getattr(kind, field.name):g}"
+        for field in dataclasses.fields(kind)
+        if getattr(kind, field.name) != field.default
+    )
 
 
 def traffic(config: ConfigDict) -> Traffic:
