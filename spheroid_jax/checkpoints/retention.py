@@ -6,6 +6,29 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 from spheroid_jax import manifests
+from spheroid_jax.checkpoints.writer import COMMITTED
+
+
+def complete(directory: Path) -> list[int]:
+    """Rounds that Orbax committed and that have a manifest, in no order."""
+    return [
+        int(path.name)
+        for path in directory.iterdir()
+        if path.name.isdecimal()
+        and (path / COMMITTED).is_file()
+        and (path / manifests.MANIFEST).is_file()
+    ]
+
+
+def metrics(directory: Path) -> dict[int, float | None]:
+    """The metric of each complete round; None if it has none or is damaged."""
+    found: dict[int, float | None] = {}
+    for round_ in complete(directory):
+        try:
+            found[round_] = manifests.read(directory / str(round_))["metric"]
+        except (manifests.Damage, LookupError):
+            found[round_] = None
+    return found
 
 
 def best(metrics: Mapping[int, float | None], count: int) -> list[int]:

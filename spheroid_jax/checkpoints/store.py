@@ -20,7 +20,7 @@ from spheroid_jax import manifests
 from spheroid_jax.checkpoints import leaves, retention
 from spheroid_jax.checkpoints.errors import CheckpointError, cause
 from spheroid_jax.checkpoints.reader import Reader, is_intact
-from spheroid_jax.checkpoints.writer import COMMITTED, Writer
+from spheroid_jax.checkpoints.writer import Writer
 
 PyTree = Any
 
@@ -130,7 +130,8 @@ class Checkpoints:
     def best(self) -> int | None:
         """Returns the complete round of the lowest metric, or None if none has one."""
         self.wait()
-        return next(iter(retention.best(self._metrics(), 1)), None)
+        best = retention.best(retention.metrics(self._directory), 1)
+        return best[0] if best else None
 
     def metadata(self, round_: int | None = None) -> dict[str, Any]:
         """Returns what is known of a round without loading it.
@@ -236,34 +237,17 @@ class Checkpoints:
             )
 
     def _complete(self) -> list[int]:
-        """Rounds that Orbax committed and that have a manifest."""
         try:
-            return [
-                int(path.name)
-                for path in self._directory.iterdir()
-                if path.name.isdecimal()
-                and (path / COMMITTED).is_file()
-                and (path / manifests.MANIFEST).is_file()
-            ]
+            return retention.complete(self._directory)
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint directory {self._directory} can't be read: {cause(error)}"
             ) from error
 
-    def _metrics(self) -> dict[int, float | None]:
-        metrics: dict[int, float | None] = {}
-        for round_ in self._complete():
-            try:
-                metrics[round_] = manifests.read(self._step(round_)).get("metric")
-            except manifests.Damage:
-                metrics[round_] = None
-        return metrics
-
     def _prune(self, newest: int) -> None:
         try:
-            kept = retention.kept(
-                self._metrics(), keep=self._keep, keep_best=self._keep_best
-            )
+            metrics = retention.metrics(self._directory)
+            kept = retention.kept(metrics, keep=self._keep, keep_best=self._keep_best)
             retention.prune(self._directory, newest, kept)
         except OSError as error:
             raise CheckpointError(

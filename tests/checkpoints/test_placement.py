@@ -10,6 +10,9 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from spheroid_jax import manifests
+from spheroid_jax.checkpoints.blobs import Source
+from spheroid_jax.checkpoints.placement import Loader
 from tests.checkpoints.states import open_
 
 BLOCKS = 4
@@ -117,6 +120,14 @@ def test_what_was_loaded_may_be_donated(saved: Path) -> None:
         params = store.restore_params(target)
     step = jax.jit(lambda p: jax.tree.map(lambda x: x + 1, p), donate_argnums=0)
     np.testing.assert_array_equal(step(step(params))["blocks"]["w"], W + 2)
+
+
+def test_an_array_that_is_not_all_there_is_damage(tmp_path: Path) -> None:
+    """As when the index of one process were lost."""
+    source = Source(tmp_path / "data.0", 0, (0,), (3,), np.dtype("float32"), 4096, ())
+    record = {"dtype": "float32", "shape": [4]}
+    with pytest.raises(manifests.Damage, match="doesn't hold all of an array"):
+        Loader().want(jax.ShapeDtypeStruct((4,), "float32"), record, [source])
 
 
 def check(restored: dict[str, Any]) -> None:
