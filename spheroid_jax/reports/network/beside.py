@@ -98,8 +98,8 @@ def scale(sweep: Sweep, found: list[Pair]) -> str:
     )
     return (
         f"{beside.scale_sentence(raw, found)} Ours are {ours}; the paper prints "
-        "neither layers, workers, deadline nor its workers' profiles for these rows, and ours "
-        "are set such that participation is about the same."
+        "neither layers, workers, deadline nor its workers' profiles for these rows, "
+        "and ours are set such that participation is about the same."
     )
 
 

@@ -84,7 +84,9 @@ def caption(sweep: Sweep) -> str:
     """What the picture shows, in a sentence or two."""
     ends = "Bars are one sample standard deviation over seeds."
     bands = "Curves are means over seeds."
-    lines = "Dotted is lockstep, dashed is `drop`, solid is `gate`."
+    lines = "Dotted is lockstep, dashed is `drop`, solid is `gate`"
+    quorum = any(setting.has_quorum for setting in sweep.settings)
+    lines += ", dashes and dots close by a quorum." if quorum else "."
     if not sweep.x:
         return f"{bands} {lines}"
     if sweep.x == DEADLINE:
@@ -131,6 +133,8 @@ def _curves(axes: Axes, sweep: Sweep, settings: Sequence[Setting]) -> None:
                 continue
             times = np.array(cell.row["time"], float).mean(axis=1)
             losses = np.array(cell.row["curve"]["loss"], float).mean(axis=1)
+            if not np.isfinite(losses).any():  # some seed has none at any point
+                continue
             shown += losses[np.isfinite(losses)].tolist()
             look: Style = {"linewidth": 1.5, "markersize": 4, "markevery": 0.2}
             look |= style(method) | {"linestyle": _line(setting)}
@@ -152,7 +156,7 @@ def _by_network(axes: Axes, sweep: Sweep) -> None:
         _dots(axes, sweep, places, method, "none")
     names = [s.short.replace(" ", "\n", 1) for s in sweep.settings]
     axes.set_xticks(range(len(names)), names, fontsize=8)
-    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_xlim(-0.5, max(len(names), 1) - 0.5)
     axes.xaxis.set_minor_locator(NullLocator())
     _finish(axes, sweep, [c.mean for c in sweep.cells.values()])
 
@@ -250,6 +254,8 @@ def _legend(drawn: Figure, sweep: Sweep) -> None:
     """Methods by marker, then policies by line, then chance."""
     kinds = {LOCKSTEP if s.preset == LOCKSTEP else s.late for s in sweep.settings}
     kinds |= {"quorum" for s in sweep.settings if s.has_quorum}
+    if sweep.x == DEADLINE:
+        kinds.discard(LOCKSTEP)  # it has a place there, and no line of its own
     look: Style = {"color": _OTHER[0], "marker": "none"}
     handles = [
         *(

@@ -45,7 +45,8 @@ def loss_table(
             for method, cell in sweep.line(setting).items()
             if (shown := ensemble(sweep, cell) if of_ensemble else cell) is not None
         }
-        lowest = _lowest(line)
+        own = [c for m, c in line.items() if not sweep.borrowed(m, setting)]
+        lowest = _lowest(own)
         texts = []
         for method in sweep.methods:
             text = cell_text(line.get(method), sweep.chance, narrow=narrow)
@@ -218,10 +219,10 @@ def _late(sweep: Sweep) -> list[Setting]:
     return [setting for setting in sweep.settings if not setting.all_in_time]
 
 
-def _lowest(line: dict[str, Cell]) -> str:
+def _lowest(cells: list[Cell]) -> str:
     """The lowest mean as the table shows it, so that equal ones share the mark."""
-    scores = [c.score for c in line.values() if math.isfinite(c.score)]
-    return nats(min(scores)) if len(scores) > 1 else ""
+    scores = [cell.score for cell in cells if math.isfinite(cell.score)]
+    return nats(min(scores)) if len(cells) > 1 and scores else ""
 
 
 def _percent(value: float) -> str:
