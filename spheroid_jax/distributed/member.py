@@ -67,9 +67,6 @@ class Member:
 
     def _join(self) -> None:
         group = self._group
-        # SIGTERM is ours: JAX' own service for preemptions would swallow it.
-        jax.config.update("jax_enable_preemption_service", False)
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
         arguments: dict[str, Any] = {}
         if not group.detect:
             _check_coordinator(group)
@@ -79,6 +76,9 @@ class Member:
                 "process_id": group.process,
                 "cluster_detection_method": "deactivate",
             }
+        # SIGTERM is ours: JAX' own service for preemptions would swallow it.
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
         self._helper = Helper()
         all_of_them = f"all {group.processes}" if group.processes > 1 else "all"
         self._helper.expect(
@@ -145,15 +145,15 @@ class Member:
                 number, reason = min(ended.items())
                 if sys.stderr.isatty():
                     print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides it
-                self._helper.last_words(f"error: process {number} {reason}; {CURE}")
+                self._helper.last_words(f"error: process {number} {reason}")
                 self._exit(1)
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "was stopped"
+        return f"was stopped; {CURE}"
     if lost_peer(error):
-        return "lost another process"
+        return f"lost another process; {CURE}"
     text = " ".join(str(error).split()) or type(error).__name__
     return f"failed: {text[:400]}"
 

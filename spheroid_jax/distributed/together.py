@@ -68,10 +68,11 @@ def check_same(name: str, facts: Mapping[str, Any], cure: str) -> None:
 
 def lost_peer(error: BaseException) -> str:
     """One line if ``error`` means that another process is gone, else nothing."""
-    if not several() or not isinstance(error, jax.errors.JaxRuntimeError):
-        return ""
-    text = " ".join(str(error).split())
-    if not _PEER_GONE.search(text):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, jax.errors.JaxRuntimeError):
+        cause = cause.__cause__
+    text = " ".join(str(cause or "").split())
+    if not several() or not _PEER_GONE.search(text):
         return ""
     return (
         f"process {state().process_id} of {state().num_processes} lost another "

@@ -31,7 +31,7 @@ from spheroid_jax.runs.methods import (
     noise_levels,
 )
 from spheroid_jax.runs.opening import corpus_facts, corpus_lines, environment
-from spheroid_jax.runs.workdir import as_json, flatten, open_shared_workdir
+from spheroid_jax.runs.workdir import as_json, open_shared_workdir
 
 SUMMARY_FORMAT = 1
 Say = Callable[[str], None]
@@ -68,7 +68,9 @@ def run_experiment(
     methods = [build_method(config, name) for name in config.methods]
     # Before the run directory is claimed: a mistyped path mustn't use it up.
     _check_windows(config, corpus, methods)
-    _check_processes(config, corpus, methods)
+    _check_processes(corpus)
+    for method in methods:
+        method_mesh(method, config)
     open_shared_workdir(workdir, config, resume)
     for line in _opening(config, corpus, methods, workdir):
         say(line)
@@ -95,16 +97,10 @@ def _check_windows(
         data.round_batches(corpus.train, **window_settings(method, config))
 
 
-def _check_processes(
-    config: ConfigDict, corpus: data.Corpus, methods: list[Method]
-) -> None:
-    """Raises DistributedError unless all processes run one thing on one mesh."""
-    same_command = "give every process the same command but for --process"
-    distributed.check_same("configuration", flatten(as_json(config)), same_command)
+def _check_processes(corpus: data.Corpus) -> None:
+    """Raises DistributedError unless all processes have read the same text."""
     facts = {"name": corpus.name, "sha256": corpus.sha256}
     distributed.check_same("corpus", facts, "name one with --config.data.corpus")
-    for method in methods:
-        method_mesh(method, config)
 
 
 def _train(

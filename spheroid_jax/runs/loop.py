@@ -180,10 +180,12 @@ class _Training:
     ) -> tuple[RoundState, float]:
         """The state to go on from, and the seconds already spent."""
         fresh = self.fresh_state()
-        if checkpoints.latest() is None:
+        name = f"newest checkpoint of {self.method.name}"
+        newest = distributed.agree(name, checkpoints.latest)
+        if newest is None:
             self.log.rewind(self.method.name, 0)
             return fresh, 0.0
-        state, host = checkpoints.restore(abstract_like(fresh))
+        state, host = checkpoints.restore(abstract_like(fresh), newest)
         batches.set_state(host["batches"])
         self.log.rewind(self.method.name, int(state.round))
         return state, host["seconds"]

@@ -19,7 +19,12 @@ from spheroid_jax.reports.log import MetricsError
 from spheroid_jax.runs.grid.execute import JOB_THREADS
 from spheroid_jax.runs.grid.results import ResultsError
 from spheroid_jax.runs.loop import TrainingError
-from spheroid_jax.runs.workdir import WorkdirError, default_workdir
+from spheroid_jax.runs.workdir import (
+    WorkdirError,
+    as_json,
+    default_workdir,
+    flatten,
+)
 from spheroid_jax.validation import ConfigError, validate
 
 EXPECTED = (
@@ -97,6 +102,12 @@ def session(
 def _workdir(options: Options) -> Path:
     """The run directory, the same at every process, of which only one may speak."""
     if options.group.several:
+        facts = {"--resume": options.resume, "--workdir": options.workdir}
+        distributed.check_same(
+            "configuration",
+            facts | flatten(as_json(options.config)),
+            "give every process the same command but for --process",
+        )
         validate(options.config)  # now that the devices of all are known
         if not distributed.is_main():
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
