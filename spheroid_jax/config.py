@@ -4,7 +4,8 @@ A file under ``configs/`` starts from one of ``KINDS``, changes what its experim
 about, and returns the result: :func:`default` for block training beside its references,
 :func:`delayed` for outer optimizers under delay, :func:`bound` for the delay bound on
 functions whose gradient is known, :func:`network` for block training over a virtual
-network, :func:`memory` for what a worker has to hold.
+network, :func:`memory` for what a worker has to hold, :func:`fleet` for a day of
+many workers without training.
 Whether the whole makes sense is decided by :func:`spheroid_jax.validation.validate`,
 before anything is compiled.
 
