@@ -79,7 +79,8 @@ class Checkpoints:
         """Starts to write ``state`` and ``host`` as round ``round_``.
 
         The buffers of ``state`` may be donated as soon as this returns. The round
-        counts once it is wholly on disk; ``wait`` and every other call wait for that.
+        counts once it is wholly on disk, and a crash before that goes back to the
+        round before; ``wait`` and every other call wait for the disk.
 
         Args:
           round_: Rounds completed; above every round already saved.
