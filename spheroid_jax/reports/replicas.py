@@ -80,7 +80,8 @@ def verdict_sentence(found: Sequence[Duel]) -> list[str]:
     times = duel.many["scale"]["bytes_seen"] / duel.one["scale"]["bytes_seen"]
     return [
         f"{head}: at equal rounds, with {times:g} times the data, CE_chain is {how} "
-        f"that of one replica{_worth(found, duel, gain)}."
+        f"that of one replica{_worth(found, duel, gain)}. "
+        "One run each, with one seed."
     ]
 
 

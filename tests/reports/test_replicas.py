@@ -72,7 +72,7 @@ def test_the_verdict_is_made_from_the_numbers(summary: dict[str, Any]) -> None:
         "2 averaged replicas a block train one better model: at equal rounds, with 2 "
         "times the data, CE_chain is 0.050 below that of one replica; against one "
         "replica that sees the same bytes in 2 times the rounds it is +0.150, 25% of "
-        "what the rounds bring."
+        "what the rounds bring. One run each, with one seed."
     )
     assert said[1] == (
         "At equal rounds, K = 2 (80 rounds, batch 8, 3.84 MB) against K = 1 (80 "
