@@ -482,7 +482,8 @@ def deadlines() -> dict[str, Any]:
             fields = {"network.deadline": deadline}
             one = row("wan", late, method, [*final], deadline, more=fields)
             del one["settings"]["network.preset"]
-            one["participation"] = [share, share]
+            timely = share if late == "drop" else 0.8 * share
+            one["participation"] = [timely, timely]
             rows.append(one)
     lockstep = row("lockstep", "drop", "mean", [2.0, 2.02])
     lockstep["settings"]["network.deadline"] = 4.0

@@ -86,7 +86,7 @@ class Recovery:
         return float(np.mean(self.shares))
 
     def __str__(self) -> str:
-        """Such as ``63 % (58 to 70)``: the mean and the range over seeds."""
+        """Such as ``63 % (58 to 70)``: mean and range over seeds."""
         return self.text()
 
     def text(self, *, narrow: bool = False) -> str:
@@ -142,13 +142,12 @@ class Duel:
 
 def recoveries(sweep: Sweep) -> list[Recovery]:
     """Every policy but plain ``drop``, against ``drop`` under the fixed deadline."""
-    found = [
+    return [
         one
         for setting in sweep.settings
         for method in sweep.methods
         if (one := recovery(sweep, setting, method)) is not None
     ]
-    return found
 
 
 def recovery(sweep: Sweep, setting: Setting, method: str) -> Recovery | None:
@@ -156,8 +155,7 @@ def recovery(sweep: Sweep, setting: Setting, method: str) -> Recovery | None:
     dropped = setting.plain(DROP)
     if setting == dropped or setting.preset == LOCKSTEP:
         return None
-    reference = sweep.lockstep(dropped)
-    if reference is None:
+    if (reference := sweep.lockstep(dropped)) is None:
         return None
     ours = sweep.cells.get((method, setting))
     drop, best = sweep.cell(method, dropped), sweep.cell(method, reference)
