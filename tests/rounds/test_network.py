@@ -79,7 +79,7 @@ def run(toy: Toy) -> Callable[..., Any]:
                 windows,
                 given.delays,
                 given.trained,
-                lambda params: params,  # type: ignore[arg-type, return-value]
+                lambda params: params,
                 1,
             )
             return path, state, metrics, events

@@ -1,4 +1,4 @@
-"""One run over a virtual network: the clock, the queue and the training, one program."""
+"""One run over a virtual network: clock, queue and training in one program."""
 
 from collections.abc import Mapping
 from typing import Any
