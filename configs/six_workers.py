@@ -15,8 +15,8 @@ only the averaging of smaller batches tells them apart. The references are avera
 the same way, as DiLoCo would. All cells share the learning rates, which were chosen at
 K = 1. Expect K = 2 between both K = 1 cells.
 
-    python -m experiments.sweep --config=configs/six_workers.py:quick  # a quarter hour
-    python -m experiments.sweep --config=configs/six_workers.py:small  # an hour and a half
+    python -m experiments.sweep --config=configs/six_workers.py:quick  # 15 minutes
+    python -m experiments.sweep --config=configs/six_workers.py:small  # 90 minutes
 
 Times are for 2 cores.
 """
