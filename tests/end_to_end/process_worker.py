@@ -73,13 +73,16 @@ class Recorder:
 
 def train(options: Options, workdir: Path) -> None:
     """Trains the toy on every process, and leaves what the tests look at."""
+    corpus = data.load_corpus(options.config.data.corpus)
     sliding = np.lib.stride_tricks.sliding_window_view
-    windows.np.lib.stride_tricks.sliding_window_view = lambda train, length: Recorder(
-        sliding(train, length)
-    )
+
+    def recorded(text: np.ndarray, length: int) -> Any:
+        view = sliding(text, length)
+        return Recorder(view) if text is corpus.train else view
+
+    windows.np.lib.stride_tricks.sliding_window_view = recorded
     log = MetricsLog(workdir) if distributed.is_main() else NoLog()
     with log:
-        corpus = data.load_corpus(options.config.data.corpus)
         place = workdir / "checkpoints"
         outcome = train_method(METHOD, options.config, corpus, place, log)
     read = workdir / f"read-{jax.process_index()}.json"
