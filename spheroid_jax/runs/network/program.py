@@ -84,8 +84,8 @@ def build_run(config: ConfigDict, recipe: Recipe, max_delay: int) -> OneRun:
 
 def _account(events: Events, max_delay: int) -> dict[str, Array]:
     """What is kept of the clock, leading axis R."""
-    ages = jnp.arange(max_delay + 1)
-    at_age = events.arrived[..., None] & (events.age[..., None] == ages)
+    of_age = jax.nn.one_hot(events.age, max_delay + 1, dtype=jnp.int32)
+    by_age = of_age * events.arrived[..., None].astype(jnp.int32)
     timely = events.arrived & (events.age == 0)
     return {
         "seconds": events.seconds,
@@ -94,7 +94,7 @@ def _account(events: Events, max_delay: int) -> dict[str, Array]:
         "sent": jnp.sum(events.started, axis=(1, 2), dtype=jnp.int32),
         "received": jnp.sum(events.arrived, axis=(1, 2), dtype=jnp.int32),
         "timely": jnp.sum(timely, axis=2, dtype=jnp.int32),  # (R, B)
-        "by_age": jnp.sum(at_age, axis=(1, 2), dtype=jnp.int32),  # (R, D + 1)
+        "by_age": jnp.sum(by_age, axis=(1, 2)),  # (R, D + 1)
         "busy_seconds": events.busy_seconds,
         "useful_seconds": events.useful_seconds,
     }
