@@ -17,7 +17,7 @@ from spheroid_jax.fields import Sizes, at_size
 RATES = {
     "mean": ("sgd", (0.5, 0.7, 1.0)),
     "nesterov": ("nesterov momentum=0.9", (0.1, 0.3, 0.7)),
-    "adam": ("adam", (1e-3, 3e-3, 1e-2)),
+    "adam": ("adam", (3e-3, 1e-2, 3e-2)),
 }
 
 SIZES: Sizes = {name: dict(async_regimes.SIZES[name]) for name in ("quick", "small")}
