@@ -1,5 +1,6 @@
 """What arrives when: the virtual network."""
 
+from spheroid_jax.delivery.clock import Events, Policy, Traffic, simulate_network
 from spheroid_jax.delivery.delays import (
     fixed,
     from_trace,
@@ -9,6 +10,7 @@ from spheroid_jax.delivery.delays import (
     started,
     uniform,
 )
+from spheroid_jax.delivery.deliveries import Deliveries, deliveries
 from spheroid_jax.delivery.fragments import (
     dropped,
     every,
@@ -27,6 +29,13 @@ from spheroid_jax.delivery.history import (
     snapshots,
 )
 from spheroid_jax.delivery.lockstep import lockstep
+from spheroid_jax.delivery.profiles import (
+    PRESETS,
+    Fleet,
+    Profile,
+    make_fleet,
+    preset,
+)
 from spheroid_jax.delivery.queue import (
     Arrivals,
     DelayQueue,
@@ -37,10 +46,18 @@ from spheroid_jax.delivery.queue import (
 )
 
 __all__ = [
+    "PRESETS",
     "Arrivals",
     "DelayQueue",
+    "Deliveries",
+    "Events",
+    "Fleet",
     "History",
+    "Policy",
+    "Profile",
+    "Traffic",
     "delay_queue",
+    "deliveries",
     "dropped",
     "every",
     "fixed",
@@ -48,8 +65,10 @@ __all__ = [
     "from_trace",
     "history",
     "lockstep",
+    "make_fleet",
     "per_worker",
     "pop_due",
+    "preset",
     "push",
     "push_many",
     "quorum",
@@ -58,6 +77,7 @@ __all__ = [
     "record",
     "restack_layers",
     "round_robin",
+    "simulate_network",
     "snapshot",
     "snapshots",
     "started",

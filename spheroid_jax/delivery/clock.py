@@ -17,7 +17,7 @@ from jax import Array
 
 from spheroid_jax.delivery.profiles import Fleet
 
-# How long a round takes in which nobody works and no deadline ends it.
+# How long a round takes in which nobody will be heard and no deadline ends it.
 IDLE_SECONDS = 1.0
 
 
@@ -240,7 +240,8 @@ def _closing(busy: Array, due: Array, policy: Policy, quorums: bool) -> Array:
     whole = jnp.where(jnp.isinf(policy.deadline), last, policy.deadline)
     idle = jnp.where(jnp.isinf(policy.deadline), IDLE_SECONDS, policy.deadline)
     closes = jnp.minimum(everyone, whole)
-    return jnp.where(jnp.any(busy), closes, idle).astype(jnp.float32)
+    # Nobody to be heard: the deadline, or a moment.
+    return jnp.where(jnp.any(jnp.isfinite(due)), closes, idle).astype(jnp.float32)
 
 
 class Network(NamedTuple):
@@ -332,34 +333,3 @@ def simulate_network(
         return network, keep(events)
 
     return jax.lax.scan(one, open_network(fleet, start), phases, length=rounds)[1]
-
-
-class Deliveries(NamedTuple):
-    """Arrivals as the delay queue wants them, leading axis R.
-
-    Attributes:
-      delays: rounds from the beginning of an update to its arrival, int32 (R, B, K);
-        ``never`` where it doesn't arrive.
-      trained: whether a worker trained an update begun in this round, bool (R, B, K).
-    """
-
-    delays: Array
-    trained: Array
-
-
-def deliveries(events: Events, never: int) -> Deliveries:
-    """What becomes of the update that each worker begins in each round.
-
-    Args:
-      events: of a whole run, leaves (R, ...).
-      never: the delay of what doesn't arrive before the run ends; one more than the
-        queue has room for, which then refuses it.
-    """
-    rounds, blocks, replicas = events.arrived.shape
-    began = jnp.arange(rounds)[:, None, None] - events.age
-    # Beyond the end is nowhere: such a write is dropped.
-    began = jnp.where(events.arrived, began, rounds)
-    b, k = jnp.meshgrid(jnp.arange(blocks), jnp.arange(replicas), indexing="ij")
-    delays = jnp.full(events.arrived.shape, never, jnp.int32)
-    delays = delays.at[began, b[None], k[None]].set(events.age, mode="drop")
-    return Deliveries(delays, events.started & ~events.lost)

@@ -271,9 +271,9 @@ def simulate(
     windows: Array,
     delays: Array,
     active: Array,
-    evaluate: Callable[[Params], Array],
+    evaluate: Callable[[Params], Any],
     every: int,
-) -> tuple[DelayedState, Metrics, Array]:
+) -> tuple[DelayedState, Metrics, Any]:
     """A whole run as one scan over rounds, evaluated after each ``every`` of them.
 
     Args:
@@ -284,7 +284,7 @@ def simulate(
       windows: uint8 (R, B, K, H, N, T+1).
       delays: rounds, int32 (R, B, K).
       active: bool (R, B, K).
-      evaluate: parameters to a loss, scalar.
+      evaluate: parameters to a loss, scalar, or to a tree of numbers.
       every: rounds between evaluations; divides R.
 
     Returns:

@@ -11,11 +11,11 @@ State = TypeVar("State")
 
 def scan_rounds(
     one: Callable[[State, Any], tuple[State, dict[str, Array]]],
-    evaluate: Callable[[State], Array],
+    evaluate: Callable[[State], Any],
     state: State,
     given: Any,
     every: int,
-) -> tuple[State, dict[str, Array], Array]:
+) -> tuple[State, dict[str, Array], Any]:
     """Scans ``one`` over rounds, and evaluates after each ``every`` of them.
 
     Two nested scans and not a conditional inside one: vmapped over runs, a conditional
@@ -23,7 +23,7 @@ def scan_rounds(
 
     Args:
       one: ``(state, what the round is given)`` to the next state and metrics.
-      evaluate: state to a loss, scalar.
+      evaluate: state to a loss, scalar, or to a tree of numbers.
       state: where to begin.
       given: leaves with leading axis R, rounds.
       every: rounds between evaluations; divides R.

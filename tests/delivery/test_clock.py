@@ -21,11 +21,11 @@ from spheroid_jax.delivery.clock import (
     Phase,
     Policy,
     Traffic,
-    deliveries,
     open_network,
     run_clock,
     simulate_network,
 )
+from spheroid_jax.delivery.deliveries import deliveries
 from spheroid_jax.delivery.profiles import Fleet, Profile, make_fleet
 
 ROUNDS, BLOCKS, REPLICAS = 12, 2, 3
@@ -53,7 +53,7 @@ class Job:
 def closing(jobs: dict[tuple[int, int], Job], now: float, policy: Policy) -> float:
     """When a round that opened at ``now`` closes: walks arrivals one after another."""
     limit = now + float(policy.deadline)
-    if not jobs:
+    if all(job.lost for job in jobs.values()):
         return limit if math.isfinite(limit) else now + IDLE_SECONDS
     heap = [(job.due, block) for (block, _), job in jobs.items() if not job.lost]
     heapq.heapify(heap)

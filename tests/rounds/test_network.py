@@ -15,9 +15,9 @@ from spheroid_jax.delivery.clock import (
     Phase,
     Policy,
     Traffic,
-    deliveries,
     simulate_network,
 )
+from spheroid_jax.delivery.deliveries import deliveries
 from spheroid_jax.delivery.profiles import Profile, make_fleet, preset
 from spheroid_jax.optim import cgad
 from spheroid_jax.rounds import Engine, RoundState, init_state, make_round

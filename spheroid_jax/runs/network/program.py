@@ -9,7 +9,8 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from spheroid_jax import partition
-from spheroid_jax.delivery.clock import Events, deliveries, simulate_network
+from spheroid_jax.delivery.clock import Events, simulate_network
+from spheroid_jax.delivery.deliveries import deliveries
 from spheroid_jax.evaluation import chain_evaluator
 from spheroid_jax.optim.recipes import Recipe, build_outer
 from spheroid_jax.rounds import Engine
