@@ -1,6 +1,7 @@
 """Arrays that span processes: each makes its own pieces, none sees the others'."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -70,17 +71,30 @@ def everywhere(mesh: Mesh, value: Any) -> Any:
 
 def on_host(tree: Any) -> Any:
     """NumPy values of arrays that may span processes; every process must ask."""
-    if jax.process_count() == 1:
-        return jax.tree.map(np.asarray, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    spread = {
+        i: leaf
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, jax.Array)
+        and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+    }
+    if spread:
+        (mesh,) = {_mesh_of(leaf) for leaf in spread.values()}
+        for i, whole in _gather(mesh)(spread).items():
+            leaves[i] = whole
+    return jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])
 
-    def whole(leaf: Any) -> np.ndarray:
-        if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-            assert isinstance(leaf.sharding, NamedSharding)
-            sharding = NamedSharding(leaf.sharding.mesh, P())
-            leaf = jax.jit(lambda x: x, out_shardings=sharding)(leaf)
-        return np.asarray(leaf)
 
-    return jax.tree.map(whole, tree)
+def _mesh_of(leaf: jax.Array) -> Mesh:
+    assert isinstance(leaf.sharding, NamedSharding)
+    assert isinstance(leaf.sharding.mesh, Mesh)
+    return leaf.sharding.mesh
+
+
+@functools.cache
+def _gather(mesh: Mesh) -> Callable[[dict[int, jax.Array]], dict[int, jax.Array]]:
+    """Copies arrays to every device; one function, or each call would compile anew."""
+    return jax.jit(lambda arrays: arrays, out_shardings=NamedSharding(mesh, P()))
 
 
 def own_workers(sharding: NamedSharding, shape: Sequence[int]) -> Workers | None:

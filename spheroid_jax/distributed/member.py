@@ -17,6 +17,7 @@ from spheroid_jax.distributed.together import lost_peer, several, state
 
 _POLL = 0.5  # seconds between looks at whether another process has ended
 _LINGER = 4.0  # seconds that process 0, which tells the others, waits for them to leave
+_HEARSAY = 4 * _POLL  # seconds in which a peer's last words arrive
 _ENDED, _LEFT = "spheroid/ended/", "spheroid/left/"
 
 
@@ -51,6 +52,9 @@ class Member:
         if not several():
             return
         if error is not None:
+            if lost_peer(error):
+                # It may have said why, and then the watch ends this process with that.
+                time.sleep(_HEARSAY)
             self._announce(_reason(error))
             return
         self._leaving.set()

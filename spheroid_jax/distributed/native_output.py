@@ -18,7 +18,11 @@ from collections.abc import Iterable
 from typing import TextIO
 
 _CONTROL = "\0"
-_CHATTER = re.compile(r"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks")
+# Gloo greets from several threads at once, so that its lines mix, piece by piece.
+_CHATTER = re.compile(
+    r"(\[Gloo\] Rank |\d+| is connected to | peer ranks\. |"
+    r"Expected number of connected peer ranks is : |\s)+"
+)
 # From the first of these lines on, the process is about to end.
 _ENDING = re.compile(
     r"^[WEF]\d{4} [\d:.]+ +\d+ "
@@ -78,7 +82,7 @@ def digest(lines: Iterable[str], screen: TextIO) -> None:
         ending = ending or bool(_ENDING.match(line))
         if ending:
             held.append(line)
-        elif line.strip() and not _CHATTER.match(line):
+        elif line.strip() and not _CHATTER.fullmatch(line):
             print(line, end="", file=screen, flush=True)
     text = "".join(held)
     if _FATAL in text and expected:

@@ -55,10 +55,13 @@ def test_last_words_win_over_all_that_follows() -> None:
 
 
 def test_ordinary_lines_pass_and_chatter_does_not() -> None:
-    chatter = "[Gloo] Rank 0 is connected to 5 peer ranks. Expected number: 5\n"
-    assert said("\n", "a warning of CUDA\n", chatter, "\n", "another\n") == (
-        "a warning of CUDA\nanother\n"
+    rest = " peer ranks. Expected number of connected peer ranks is : 1\n"
+    chatter = f"[Gloo] Rank 0 is connected to 1{rest}"
+    mixed = (
+        f"[Gloo] Rank [Gloo] Rank 0 is connected to 1{rest}1 is connected to 1{rest}"
     )
+    lines = ("\n", "a warning of CUDA\n", chatter, "\n", mixed, "[Gloo] failed\n")
+    assert said(*lines) == "a warning of CUDA\n[Gloo] failed\n"
 
 
 def test_a_log_that_ends_nothing_is_shown_as_it_is() -> None:
