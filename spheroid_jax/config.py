@@ -44,12 +44,13 @@ RECIPES = {
     "pa_adam": "pa_cgad ages=none",
 }
 
-# The same for blocks over a network: "mean" is BlockTrain's.
+# The same for blocks over a network: "mean" is BlockTrain's. Rates are the best of
+# configs/async_outer_grid.py:quick, where nothing is late.
 NETWORK_RECIPES = {
     "mean": "sgd learning_rate=1.0",
     "mean_weighted": "weighted_sgd learning_rate=1.0",
-    "nesterov": "nesterov learning_rate=0.7 momentum=0.9",
-    "nesterov_weighted": "staleness_nesterov learning_rate=0.7 momentum=0.9 mode=input",
+    "nesterov": "nesterov learning_rate=0.3 momentum=0.9",
+    "nesterov_weighted": "staleness_nesterov learning_rate=0.3 momentum=0.9 mode=input",
     "adam": "adam",
     "cgad": "cgad gate=pre",
     "cgad_both": "cgad gate=both",
@@ -285,6 +286,7 @@ def network() -> ConfigDict:
     c.network.grace = 0.0  # seconds that a round stays open beyond its quorum
 
     c.outer = _outer()
+    c.outer.learning_rate = 1e-2  # the Adam family
 
     c.eval = ConfigDict()
     c.eval.every = 5  # rounds between points of the curves

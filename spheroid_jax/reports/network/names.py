@@ -5,7 +5,7 @@ from collections.abc import Mapping
 _METHODS = {
     "mean": "Mean",
     "mean_weighted": "Mean, weighed by age",
-    "nesterov": "Nesterov 0.7/0.9",
+    "nesterov": "Nesterov",
     "nesterov_weighted": "Nesterov, weighed by age",
     "adam": "Adam",
     "cgad": "CGAD",
