@@ -38,7 +38,7 @@ SIZES: Sizes = {
         "model.target_radius": 0.25,
         "data.seq_len": 64,
         "data.batch": 4,
-        "train.rounds": 60,
+        "train.rounds": 40,
         "seeds": 3,
     },
 }
