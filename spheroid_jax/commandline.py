@@ -107,7 +107,7 @@ def _parser(program: str) -> _Parser:
         usage="%(prog)s --config=FILE[:SIZE] [--config.FIELD=VALUE ...] [options]",
         description="Trains what a config file describes and reports the result.",
         epilog="Any field of the config file can be changed: --config.train.rounds=8. "
-        "The fields, with their units, are in spheroid_jax/config.py.",
+        "The fields, with their units, are in spheroid_jax/config/.",
         allow_abbrev=False,
     )
     parser.add_argument(
