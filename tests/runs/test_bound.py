@@ -319,13 +319,6 @@ def test_a_finished_run_is_not_run_again(
     assert lines == [f"bound in {workdir} finished before, not run again"]
 
 
-def test_a_run_that_was_stopped_starts_again(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"format": 1, "rows"')
-    assert experiment._finished(tmp_path / "summary.json") is None
-    (tmp_path / "summary.json").write_text('{"format": 99}')
-    assert experiment._finished(tmp_path / "summary.json") is None
-
-
 def test_a_delay_as_long_as_the_run_claims_no_directory(tmp_path: Path) -> None:
     config = tiny()
     config.train.rounds = 4

@@ -160,12 +160,6 @@ def test_a_finished_run_is_not_run_again(
     assert lines == [f"memory in {workdir} finished before, not run again"]
 
 
-def test_a_run_that_was_stopped_starts_again(tmp_path: Path) -> None:
-    for text in ('{"format": 1, "rows"', '{"format": 99}'):
-        (tmp_path / "summary.json").write_text(text)
-        assert experiment._finished(tmp_path / "summary.json") is None
-
-
 def test_what_makes_no_sense_is_refused() -> None:
     config = tiny()
     assert problems(config, 1) == []

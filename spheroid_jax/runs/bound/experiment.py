@@ -1,9 +1,8 @@
 """The whole run: a rate for each method without delay, then every delay with it."""
 
-import json
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +15,6 @@ from spheroid_jax import delivery
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.optim.recipes import Recipe
 from spheroid_jax.reports.bound.report import method_label, write_report
-from spheroid_jax.reports.report import SUMMARY
 from spheroid_jax.reports.tables import duration
 from spheroid_jax.runs.bound.functions import FUNCTIONS, Smooth, typical_gradient
 from spheroid_jax.runs.bound.inequality import ALPHAS, inequality
@@ -26,50 +24,29 @@ from spheroid_jax.runs.bound.program import (
     family,
     recipe_of,
 )
-from spheroid_jax.runs.opening import environment
-from spheroid_jax.runs.workdir import as_json, open_workdir
+from spheroid_jax.runs.whole import Say, Whole, run_whole
 
-SUMMARY_FORMAT = 1
-Say = Callable[[str], None]
 Measures = dict[str, np.ndarray]  # by name, (J, S)
 
 
-def run_bound(
-    config: ConfigDict, workdir: Path, *, resume: bool, command: str, say: Say = print
-) -> dict[str, Any]:
-    """Runs every method on every function at every delay, and reports them together.
-
-    Args:
-      config: a valid configuration of kind ``bound``.
-      workdir: the run directory; with ``resume`` it must hold the run.
-      resume: whether to take what a finished run has left. There is no half of a run:
-        one that was stopped starts again.
-      command: what to type to get this again.
-      say: prints a line for the user.
-
-    Returns:
-      The summary that is written to ``summary.json``.
-
-    Raises:
-      ConfigError: if a delay is as long as the run.
-    """
-    began = time.perf_counter()
+def _check(config: ConfigDict) -> None:
     if (longest := max(config.delay.tau_max)) >= config.train.rounds:
         raise ConfigError(
             f"delay.tau_max has {longest}, which is not below train.rounds="
             f"{config.train.rounds}: lower it or train longer"
         )
-    open_workdir(workdir, config, resume)
-    if resume and (found := _finished(workdir / SUMMARY)) is not None:
-        say(f"{config.name} in {workdir} finished before, not run again")
-        write_report(workdir, found)
-        return found
-    say(f"{config.name} ({config.size}) in {workdir}")
-    say(
+
+
+def _opening(config: ConfigDict) -> str:
+    return (
         f"{len(config.functions)} functions x {len(config.methods)} methods x "
         f"{len(_delays(config))} delays x {config.seeds} seeds of "
         f"{config.train.rounds} rounds"
     )
+
+
+def _work(config: ConfigDict, say: Say) -> dict[str, Any]:
+    """Every method on every function at every delay."""
     rows, functions = [], {}
     for name in config.functions:
         function = FUNCTIONS[name]()
@@ -81,11 +58,7 @@ def run_bound(
         }
         rows += _function_rows(config, name, function, scale, say)
     alphas = tuple(sorted({*ALPHAS, float(config.outer.alpha)}))
-    summary = {
-        "format": SUMMARY_FORMAT,
-        "kind": config.kind,
-        "name": config.name,
-        "size": config.size,
+    return {
         "seeds": config.seeds,
         "rounds": config.train.rounds,
         "alpha": config.outer.alpha,
@@ -95,23 +68,7 @@ def run_bound(
         "functions": functions,
         "inequality": inequality(alphas, config.outer.tau_cut),
         "rows": rows,
-        "environment": environment(),
-        "config": as_json(config),
-        "command": command,
-        "seconds": round(time.perf_counter() - began, 2),
     }
-    write_report(workdir, summary)
-    return summary
-
-
-def _finished(path: Path) -> dict[str, Any] | None:
-    """The summary of a run that ended, or None."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(found, dict) and found.get("format") == SUMMARY_FORMAT
-    return found if whole else None
 
 
 def _function_rows(
@@ -246,3 +203,6 @@ def _defaults(config: ConfigDict) -> dict[str, float]:
     given = dict(config.outer)
     rates = given.pop("learning_rates")
     return {**given, "learning_rate": rates[0]}
+
+
+run_bound = partial(run_whole, Whole(_check, _opening, _work, write_report))

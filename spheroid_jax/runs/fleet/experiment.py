@@ -1,11 +1,9 @@
 """The whole run: the same fleet over the same day, once for each policy."""
 
 import dataclasses
-import json
 import math
 import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,48 +15,24 @@ from spheroid_jax.delivery.profiles import Profile, kinds_of, make_fleet
 from spheroid_jax.delivery.traces import read_profiles
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.reports.fleet.report import write_report
-from spheroid_jax.reports.report import SUMMARY
 from spheroid_jax.reports.tables import duration
 from spheroid_jax.runs.fleet.measures import measures
-from spheroid_jax.runs.opening import environment
-from spheroid_jax.runs.workdir import as_json, open_workdir
-
-SUMMARY_FORMAT = 1
-Say = Callable[[str], None]
+from spheroid_jax.runs.whole import Say, Whole, run_whole
 
 
-def run_fleet(
-    config: ConfigDict, workdir: Path, *, resume: bool, command: str, say: Say = print
-) -> dict[str, Any]:
-    """Simulates a day under every policy, and reports them together.
-
-    Args:
-      config: a valid configuration of kind ``fleet``.
-      workdir: the run directory; with ``resume`` it must hold the run.
-      resume: whether to take what a finished run has left. There is no half of a run:
-        one that was stopped starts again.
-      command: what to type to get this again.
-      say: prints a line for the user.
-
-    Returns:
-      The summary that is written to ``summary.json``.
-
-    Raises:
-      ConfigError: if the file of profiles can't be read or used.
-    """
-    began = time.perf_counter()
-    kinds = worker_kinds(config)
-    open_workdir(workdir, config, resume)
-    if resume and (found := _finished(workdir / SUMMARY)) is not None:
-        say(f"{config.name} in {workdir} finished before, not run again")
-        write_report(workdir, found)
-        return found
+def _opening(config: ConfigDict) -> str:
     blocks, replicas = config.fleet.blocks, config.fleet.replicas
-    say(f"{config.name} ({config.size}) in {workdir}")
-    say(
+    return (
         f"{blocks} blocks x {replicas:,} = {blocks * replicas:,} workers of "
-        f"{len(kinds)} kinds, {config.fleet.hours:g} hours; nothing is trained"
+        f"{len(worker_kinds(config))} kinds, {config.fleet.hours:g} hours; nothing is "
+        "trained"
     )
+
+
+def _work(config: ConfigDict, say: Say) -> dict[str, Any]:
+    """A day under every policy."""
+    blocks, replicas = config.fleet.blocks, config.fleet.replicas
+    kinds = worker_kinds(config)
     profiles = list(kinds.values())
     fleet = make_fleet(profiles, blocks, replicas, config.seed)
     of_kind = kinds_of(profiles, blocks, replicas, config.seed)
@@ -88,24 +62,14 @@ def run_fleet(
             f"  {policy}: {row['rounds']} rounds, {row['accepted_of_begun']:.1%} of "
             f"updates accepted ({duration(wall)})"
         )
-    summary = {
-        "format": SUMMARY_FORMAT,
-        "kind": config.kind,
-        "name": config.name,
-        "size": config.size,
+    return {
         "workers": blocks * replicas,
         "kinds": {
             name: {"profile": told(kind), "workers": int((of_kind == number).sum())}
             for number, (name, kind) in enumerate(kinds.items())
         },
         "rows": rows,
-        "environment": environment(),
-        "config": as_json(config),
-        "command": command,
-        "seconds": round(time.perf_counter() - began, 2),
     }
-    write_report(workdir, summary)
-    return summary
 
 
 def worker_kinds(config: ConfigDict) -> dict[str, Profile]:
@@ -178,11 +142,4 @@ def counting(config: ConfigDict, kinds: int) -> Counting:
     )
 
 
-def _finished(path: Path) -> dict[str, Any] | None:
-    """The summary of a run that ended, or None."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(found, dict) and found.get("format") == SUMMARY_FORMAT
-    return found if whole else None
+run_fleet = partial(run_whole, Whole(worker_kinds, _opening, _work, write_report))

@@ -1,9 +1,7 @@
 """The whole run: a row for each width, by arithmetic and by compiling."""
 
-import json
 import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +10,6 @@ from ml_collections import ConfigDict
 
 from spheroid_jax.memory import GIB, active_state, size
 from spheroid_jax.reports.memory.report import write_report
-from spheroid_jax.reports.report import SUMMARY
 from spheroid_jax.reports.tables import duration, gib, si
 from spheroid_jax.runs.memory.step import (
     Compiled,
@@ -21,57 +18,28 @@ from spheroid_jax.runs.memory.step import (
     part_shapes,
 )
 from spheroid_jax.runs.opening import environment
-from spheroid_jax.runs.workdir import as_json, open_workdir
+from spheroid_jax.runs.whole import Say, Whole, run_whole
 
-SUMMARY_FORMAT = 1
 # Who holds what: a worker its block and the interface, the reference everything.
 METHODS = {"worker": "blocktrain", "full": "end_to_end"}
-Say = Callable[[str], None]
 
 
-def run_memory(
-    config: ConfigDict, workdir: Path, *, resume: bool, command: str, say: Say = print
-) -> dict[str, Any]:
-    """Works out and compiles every width, and reports them together.
-
-    Args:
-      config: a valid configuration of kind ``memory``.
-      workdir: the run directory; with ``resume`` it must hold the run.
-      resume: whether to take what a finished run has left. There is no half of a run:
-        one that was stopped starts again.
-      command: what to type to get this again.
-      say: prints a line for the user.
-
-    Returns:
-      The summary that is written to ``summary.json``.
-    """
-    began = time.perf_counter()
-    open_workdir(workdir, config, resume)
-    if resume and (found := _finished(workdir / SUMMARY)) is not None:
-        say(f"{config.name} in {workdir} finished before, not run again")
-        write_report(workdir, found)
-        return found
-    say(f"{config.name} ({config.size}) in {workdir}")
-    say(
+def _opening(config: ConfigDict) -> str:
+    return (
         f"blocks x layers = {config.model.blocks} x {config.model.layers}, "
         f"{config.data.batch} windows of {config.data.seq_len} bytes, "
         f"{len(config.model.widths)} widths, compiled up to {config.compile.up_to}; "
         "nothing is allocated"
     )
-    summary = {
-        "format": SUMMARY_FORMAT,
-        "kind": config.kind,
-        "name": config.name,
-        "size": config.size,
+
+
+def _work(config: ConfigDict, say: Say) -> dict[str, Any]:
+    """Every width, worked out and, where it is asked for, compiled."""
+    return {
         "rows": [_row(config, width, say) for width in sorted(config.model.widths)],
         "full_params_of_width": full_params_of_width(config),
         "environment": environment() | {"backend": jax.default_backend()},
-        "config": as_json(config),
-        "command": command,
-        "seconds": round(time.perf_counter() - began, 2),
     }
-    write_report(workdir, summary)
-    return summary
 
 
 def full_params_of_width(config: ConfigDict) -> list[float]:
@@ -126,11 +94,6 @@ def _told(row: dict[str, Any]) -> str:
     return f"{text}; a compiled step {steps[0]} of {steps[1]} GiB"
 
 
-def _finished(path: Path) -> dict[str, Any] | None:
-    """The summary of a run that ended, or None."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(found, dict) and found.get("format") == SUMMARY_FORMAT
-    return found if whole else None
+run_memory = partial(
+    run_whole, Whole(lambda config: None, _opening, _work, write_report)
+)
