@@ -54,8 +54,8 @@ from spheroid_jax.rounds.mesh import (  # noqa: E402
     state_sharding,
 )
 from spheroid_jax.rounds.outer_step import step_outer  # noqa: E402
-from spheroid_jax.runs.loop import mesh_shape  # noqa: E402
 from spheroid_jax.runs.methods import Method, build_method  # noqa: E402
+from spheroid_jax.runs.settings import mesh_shape  # noqa: E402
 from spheroid_jax.validation import validate  # noqa: E402
 
 

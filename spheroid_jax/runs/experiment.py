@@ -19,9 +19,7 @@ from spheroid_jax.reports.report import write_report, write_summary
 from spheroid_jax.runs.loop import (
     Outcome,
     final_results,
-    method_mesh,
     train_method,
-    window_settings,
 )
 from spheroid_jax.runs.methods import (
     Method,
@@ -31,6 +29,7 @@ from spheroid_jax.runs.methods import (
     noise_levels,
 )
 from spheroid_jax.runs.opening import corpus_facts, corpus_lines, environment
+from spheroid_jax.runs.settings import method_mesh, window_settings
 from spheroid_jax.runs.workdir import as_json, open_shared_workdir
 
 SUMMARY_FORMAT = 1

@@ -23,7 +23,8 @@ from spheroid_jax.commandline import load, overrides
 from spheroid_jax.reports.log import NoLog
 from spheroid_jax.rounds import RoundState, init_state
 from spheroid_jax.rounds.mesh import make_mesh, state_sharding
-from spheroid_jax.runs.loop import Keys, train_method, training_identity
+from spheroid_jax.runs.loop import train_method
+from spheroid_jax.runs.settings import Keys, training_identity
 from tests.end_to_end.process_worker import METHOD
 
 ROOT = Path(__file__).parents[2]

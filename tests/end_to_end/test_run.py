@@ -15,8 +15,8 @@ import pytest
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.commandline import load, overrides
 from spheroid_jax.rounds import init_state
-from spheroid_jax.runs.loop import Keys, training_identity
 from spheroid_jax.runs.methods import build_method
+from spheroid_jax.runs.settings import Keys, training_identity
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("blocktrain", "end_to_end", "block_sized")

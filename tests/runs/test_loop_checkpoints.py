@@ -13,6 +13,7 @@ from spheroid_jax.commandline import overrides
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs import loop
 from spheroid_jax.runs.methods import build_method
+from spheroid_jax.runs.settings import training_identity
 
 TINY = (
     "model.blocks=2 model.layers=1 model.width=16 model.heads=2 data.seq_len=16 "
@@ -42,7 +43,7 @@ def test_keep_best_keeps_the_round_of_the_lowest_ce(
     )
     settings = train(tmp_path, "checkpoint.keep_best=1")
     assert {path.name for path in (tmp_path / "saved").iterdir()} == {"2", "4"}
-    identity = {"method": METHOD, **loop.training_identity(settings)}
+    identity = {"method": METHOD, **training_identity(settings)}
     with Checkpoints(tmp_path / "saved", keep=1, identity=identity) as store:
         assert store.best() == 2
         assert [store.metadata(r)["metric"] for r in (2, 4)] == [1.0, 1.5]
