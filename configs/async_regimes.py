@@ -9,7 +9,7 @@ end at about the same simulated time. The network is simulated: seconds and byte
 counted, not waited for. What we measured is in the README.
 
     python -m experiments.sweep --config=configs/async_regimes.py:quick  # minutes
-    python -m experiments.sweep --config=configs/async_regimes.py:small  # 40 minutes
+    python -m experiments.sweep --config=configs/async_regimes.py:small  # an hour
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +29,7 @@ SIZES: Sizes = {
         "model.target_radius": 0.25,
         "data.seq_len": 64,
         "data.batch": 4,
-        "train.rounds": 20,
+        "train.rounds": 15,
         "seeds": 1,
     },
     "small": {
