@@ -1,11 +1,12 @@
-"""Rates of outer optimizers for blocks, where nothing is late.
+"""Rates of outer optimizers for blocks, where nothing is late and where much is.
 
 No comparison of outer optimizers counts unless each has a rate that suits it. The
-regimes of ``configs/async_regimes.py`` keep for every network the rate that is best
-here, without one. What we measured is in the README.
+regimes of ``configs/async_regimes.py`` keep for every network the rate that is best in
+lockstep; the two other cells show what a rate of its own would do for the preset
+``wan``. What we measured is in the README.
 
     python -m experiments.sweep --config=configs/async_outer_grid.py:quick  # minutes
-    python -m experiments.sweep --config=configs/async_outer_grid.py:small  # longer
+    python -m experiments.sweep --config=configs/async_outer_grid.py:small  # an hour
 """
 
 from ml_collections import ConfigDict
@@ -14,13 +15,29 @@ from configs import async_regimes
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
-RATES = {
-    "mean": ("sgd", (0.5, 0.7, 1.0)),
-    "nesterov": ("nesterov momentum=0.9", (0.1, 0.3, 0.7)),
-    "adam": ("adam", (3e-3, 1e-2, 3e-2)),
+# Rates are arguments of the compiled program: one program for each optimizer.
+RECIPES = {
+    "mean": "sgd",
+    "mean_weighted": "weighted_sgd",
+    "nesterov": "nesterov momentum=0.9",
+    "adam": "adam",
+    "cgad": "cgad gate=pre",
 }
+RATES = {
+    "mean": (0.3, 0.5, 0.7, 1.0),
+    "mean_weighted": (0.3, 0.5, 0.7, 1.0),
+    "nesterov": (0.1, 0.3, 0.7),
+    "adam": (3e-3, 1e-2, 3e-2),
+    "cgad": (3e-3, 1e-2, 3e-2),
+}
+WEIGHED = ("mean_weighted", "cgad")  # as the others where nothing is late
 
 SIZES: Sizes = {name: dict(async_regimes.SIZES[name]) for name in ("quick", "small")}
+
+
+def _name(method: str, rate: float) -> str:
+    """The name of a rate's row: a rate of 0.003 is ``r0003``."""
+    return f"{method}_r{round(1000 * rate):04d}"
 
 
 def get_config(size: str = "quick") -> ConfigDict:
@@ -31,14 +48,21 @@ def get_config(size: str = "quick") -> ConfigDict:
     """
     c = config.network()
     c.name = "async_outer_grid"
-    c.network.preset = "lockstep"
-    # A rate is an argument of the compiled program: three programs in all.
     rows = {
-        f"{name}_{i}": f"{recipe} learning_rate={rate}"
-        for name, (recipe, rates) in RATES.items()
-        for i, rate in enumerate(rates)
+        _name(method, rate): f"{recipe} learning_rate={rate}"
+        for method, recipe in RECIPES.items()
+        for rate in RATES[method]
     }
+    blind = ",".join(name for name in rows if not name.startswith(WEIGHED))
     c.recipes = ConfigDict(dict(config.NETWORK_RECIPES) | rows)
     c.methods = tuple(rows)
-    c.sweep = config.delay_cells("network.preset", ("network.preset=lockstep",))
+    c.sweep = config.delay_cells(
+        "network.preset",
+        (
+            f"network.preset=lockstep network.late=drop methods={blind}",
+            f"network.preset=wan network.late=drop methods={blind}",
+            "network.preset=wan network.late=gate",
+        ),
+        panel="network.late",
+    )
     return at_size(c, SIZES, size)
