@@ -174,7 +174,12 @@ def test_the_run_directory_holds_everything(finished) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "round_"), [("blocktrain", 3), ("blocktrain", 12), ("end_to_end", 6)]
+    ("method", "round_"),
+    [
+        pytest.param("blocktrain", 3, marks=pytest.mark.slow),
+        pytest.param("blocktrain", 12, marks=pytest.mark.slow),
+        ("end_to_end", 6),
+    ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
     finished, environment, tmp_path, method, round_
