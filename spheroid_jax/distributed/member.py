@@ -32,6 +32,7 @@ class Member:
         self._group = group
         self._leaving = threading.Event()
         self._announced = False
+        self._helper: Helper | None = None
 
     def __enter__(self) -> Self:
         """Joins.
@@ -67,6 +68,9 @@ class Member:
         """
         if not self._group.several:
             return status
+        # The failure has been told; that XLA misses the others now says nothing new.
+        if self._helper is not None:
+            self._helper.last_words("")
         self._exit(status)
 
     def _join(self) -> None:
@@ -83,9 +87,9 @@ class Member:
         # SIGTERM is ours: JAX' own service for preemptions would swallow it.
         jax.config.update("jax_enable_preemption_service", False)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        self._helper = Helper()
+        self._helper = helper = Helper()
         all_of_them = f"all {group.processes}" if group.processes > 1 else "all"
-        self._helper.expect(
+        helper.expect(
             f"error: not {all_of_them} processes came together within "
             f"{group.join_timeout} s: start every one, with the same --coordinator "
             "and --processes, or raise --join-timeout"
@@ -98,11 +102,13 @@ class Member:
             )
         except (RuntimeError, ValueError) as error:
             raise DistributedError(_join_failure(group, error)) from error
-        self._helper.expect(
+        helper.expect(
             f"error: process {state().process_id} of {state().num_processes} ends: "
             f"{{who}} died or can't be reached; {CURE}"
         )
-        threading.Thread(target=self._watch, name="peers", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(helper,), name="peers", daemon=True
+        ).start()
 
     def _announce(self, reason: str) -> None:
         """Tells the others that this process ends."""
@@ -135,7 +141,7 @@ class Member:
         except Exception:
             return  # the service is gone, and with it whom to wait for
 
-    def _watch(self) -> None:
+    def _watch(self, helper: Helper) -> None:
         """Ends this process soon after another has said that it ends."""
         me = str(state().process_id)
         while not self._leaving.wait(_POLL):
@@ -149,7 +155,7 @@ class Member:
                 number, reason = min(ended.items())
                 if sys.stderr.isatty():
                     print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides it
-                self._helper.last_words(f"error: process {number} {reason}")
+                helper.last_words(f"error: process {number} {reason}")
                 self._exit(1)
 
 

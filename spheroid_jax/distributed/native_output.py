@@ -9,6 +9,7 @@ what they mean. Python's own output goes straight to the screen.
 Run as a script this file is the helper; it uses the standard library alone.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -60,12 +61,13 @@ class Helper:
         self._send("expect", line)
 
     def last_words(self, line: str) -> None:
-        """Says ``line`` instead of all that native code says from now on."""
+        """Says ``line``, if any, instead of all that native code says from now on."""
         self._send("end", line)
 
     def _send(self, what: str, line: str) -> None:
         one_line = " ".join(line.split())
-        os.write(2, f"\n{_CONTROL}{what} {one_line}\n".encode())
+        with contextlib.suppress(OSError):  # after its last words it is gone
+            os.write(2, f"\n{_CONTROL}{what} {one_line}\n".encode())
 
 
 def digest(lines: Iterable[str], screen: TextIO) -> None:
@@ -75,7 +77,7 @@ def digest(lines: Iterable[str], screen: TextIO) -> None:
         if line.startswith(_CONTROL):
             what, _, text = line[1:].rstrip("\n").partition(" ")
             if what == "end":
-                print(text, file=screen, flush=True)
+                print(text, end="\n" if text else "", file=screen, flush=True)
                 return
             expected = text
             continue

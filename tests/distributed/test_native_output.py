@@ -54,6 +54,11 @@ def test_last_words_win_over_all_that_follows() -> None:
     )
 
 
+def test_no_last_words_are_silence() -> None:
+    """What had to be said has been said by Python."""
+    assert said("round 1\n", EXPECT, "\0end \n", AGENT, TRACE) == "round 1\n"
+
+
 def test_ordinary_lines_pass_and_chatter_does_not() -> None:
     rest = " peer ranks. Expected number of connected peer ranks is : 1\n"
     chatter = f"[Gloo] Rank 0 is connected to 1{rest}"
