@@ -13,6 +13,7 @@ and weighed by their age. Rounds are equal, so a longer deadline costs simulated
 
 from ml_collections import ConfigDict
 
+from configs import async_regimes
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
@@ -20,26 +21,7 @@ DEADLINES = (0.75, 1.25, 1.6, 2.0, 2.5, 3.0, 4.0)  # seconds
 DROPPED = "network.late=drop methods=mean,adam"
 GATED = "network.late=gate methods=mean_weighted,cgad"
 
-SIZES: Sizes = {
-    "quick": {
-        "model.width": 64,
-        "model.heads": 2,
-        "model.target_radius": 0.25,
-        "data.seq_len": 64,
-        "data.batch": 4,
-        "train.rounds": 20,
-        "seeds": 1,
-    },
-    "small": {
-        "model.width": 64,
-        "model.heads": 2,
-        "model.target_radius": 0.25,
-        "data.seq_len": 64,
-        "data.batch": 4,
-        "train.rounds": 60,
-        "seeds": 3,
-    },
-}
+SIZES: Sizes = {name: dict(async_regimes.SIZES[name]) for name in ("quick", "small")}
 
 
 def get_config(size: str = "quick") -> ConfigDict:
