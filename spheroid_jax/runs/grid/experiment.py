@@ -61,15 +61,15 @@ def run_grid(
     at_once, threads = 1, 1
     if "sweep" in config:
         at_once, threads = config.sweep.cells_at_once, config.sweep.threads
+    # Of earlier sessions only the jobs' own time is known, so many at a time.
+    before = sum(row["seconds"] for row in _distinct(cells, results)) / threads
     for job, cell, result in _run_all(
         family, cells, results, executor, (at_once, threads), say
     ):
         results.add(job.identity, result)
         write_curves(workdir, job, cell, result)
     summary = _summary(family, config, corpus, cells, results)
-    # Of earlier sessions only the jobs' own time is known; of this one, everything.
-    spent = sum(row["seconds"] for row in _distinct(cells, results))
-    seconds = max(spent, time.perf_counter() - began)
+    seconds = before + time.perf_counter() - began
     summary |= {"command": command, "seconds": round(seconds, 2)}
     family.write_report(workdir, summary)
     return summary
