@@ -12,6 +12,7 @@ from. What we measured is in the README.
 from ml_collections import ConfigDict
 
 from configs import async_regimes
+from configs.async_outer_grid import lockstep_and_wan
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
@@ -47,13 +48,5 @@ def get_config(size: str = "quick") -> ConfigDict:
     c.recipes = ConfigDict(dict(config.NETWORK_RECIPES) | plain | weighed)
     c.methods = (*plain, *weighed)
     blind = ",".join(plain)
-    c.sweep = config.delay_cells(
-        "network.preset",
-        (
-            f"network.preset=lockstep network.late=drop methods={blind}",
-            f"network.preset=wan network.late=drop methods={blind}",
-            "network.preset=wan network.late=gate",
-        ),
-        panel="network.late",
-    )
+    c.sweep = lockstep_and_wan(blind)
     return at_size(c, SIZES, size)

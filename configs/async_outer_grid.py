@@ -40,6 +40,23 @@ def _name(method: str, rate: float) -> str:
     return f"{method}_r{round(1000 * rate):04d}"
 
 
+def lockstep_and_wan(blind: str) -> ConfigDict:
+    """The cells lockstep, WAN with ``drop`` and WAN with ``gate``.
+
+    Args:
+      blind: the methods for the first two, where nothing is late, with commas.
+    """
+    return config.delay_cells(
+        "network.preset",
+        (
+            f"network.preset=lockstep network.late=drop methods={blind}",
+            f"network.preset=wan network.late=drop methods={blind}",
+            "network.preset=wan network.late=gate",
+        ),
+        panel="network.late",
+    )
+
+
 def get_config(size: str = "quick") -> ConfigDict:
     """Returns the sweep at one of ``SIZES``.
 
@@ -56,13 +73,5 @@ def get_config(size: str = "quick") -> ConfigDict:
     blind = ",".join(name for name in rows if not name.startswith(WEIGHED))
     c.recipes = ConfigDict(dict(config.NETWORK_RECIPES) | rows)
     c.methods = tuple(rows)
-    c.sweep = config.delay_cells(
-        "network.preset",
-        (
-            f"network.preset=lockstep network.late=drop methods={blind}",
-            f"network.preset=wan network.late=drop methods={blind}",
-            "network.preset=wan network.late=gate",
-        ),
-        panel="network.late",
-    )
+    c.sweep = lockstep_and_wan(blind)
     return at_size(c, SIZES, size)

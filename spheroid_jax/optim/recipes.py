@@ -61,8 +61,7 @@ def _sgd(n: Numbers, c: Numbers) -> Outer:
 
 
 def _weighted_sgd(n: Numbers, c: Numbers) -> Outer:
-    weigh = partial(staleness_weight, alpha=n["alpha"], tau_cut=n["tau_cut"])
-    return Outer(weigh, _sgd(n, c).transformation)
+    return Outer(partial(staleness_weight, **_gate(n)), _sgd(n, c).transformation)
 
 
 def _nesterov(n: Numbers, c: Numbers) -> Outer:
@@ -79,7 +78,7 @@ def _adam_decay(n: Numbers, c: Numbers) -> Outer:
 
 
 def _cgad(n: Numbers, c: Numbers) -> Outer:
-    gate = {"alpha": n["alpha"], "tau_cut": n["tau_cut"]}
+    gate = _gate(n)
     weigh = None if c["gate"] == "post" else partial(staleness_weight, **gate)
     if c["gate"] == "pre":
         return Outer(weigh, _adam(n, c).transformation)
@@ -87,7 +86,7 @@ def _cgad(n: Numbers, c: Numbers) -> Outer:
 
 
 def _pa_cgad(n: Numbers, c: Numbers) -> Outer:
-    gate = {"alpha": n["alpha"], "tau_cut": n["tau_cut"]}
+    gate = _gate(n)
     shut = gate if c["ages"] == "fragment" else {"alpha": 0.0, "tau_cut": None}
     by_fragment = pa_cgad(fragments=c["fragments"], **_adam_numbers(n), **shut)
     weigh = partial(staleness_weight, **gate) if c["ages"] == "delay" else None
@@ -125,6 +124,10 @@ def _fadas(n: Numbers, c: Numbers) -> Outer:
 
 def _momentum(n: Numbers) -> optax.GradientTransformation:
     return optax.sgd(n["learning_rate"], momentum=n["momentum"], nesterov=True)
+
+
+def _gate(n: Numbers) -> dict[str, Any]:
+    return {"alpha": n["alpha"], "tau_cut": n["tau_cut"]}
 
 
 def _adam_numbers(n: Numbers) -> dict[str, Any]:

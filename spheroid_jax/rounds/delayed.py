@@ -134,7 +134,7 @@ def make_delayed_round(engine: Engine, delivery: Delivery) -> DelayedRound:
         count = jnp.sum(arrived.workers)
         age = jnp.sum(arrived.age * arrived.workers) / jnp.maximum(count, 1)
         report = {
-            "loss": _mean_where(metrics["loss"], active),
+            "loss": masked_mean(metrics["loss"].ravel(), active.ravel()),
             "arrived": count,
             "age": age,
             "update_norm": norm,
@@ -175,7 +175,7 @@ def _snapshot(
     arrived = Arrived(
         by_block,
         jnp.sum(active, axis=1, dtype=jnp.int32),
-        jax.vmap(_mean_where)(ages, active),
+        jax.vmap(masked_mean)(ages, active),
     )
     return workers, pending, arrived, metrics
 
@@ -244,11 +244,6 @@ def _weighted_mean(values: Any, weights: Array, mask: Array) -> Any:
         return leaf * weights.reshape(-1, *(1,) * (leaf.ndim - 1)).astype(leaf.dtype)
 
     return masked_mean(jax.tree.map(weigh, values), mask)
-
-
-def _mean_where(values: Array, mask: Array) -> Array:
-    total = jnp.sum(jnp.where(mask, values, jnp.zeros_like(values)))
-    return total / jnp.maximum(jnp.sum(mask), 1)
 
 
 def _check_delays(delays: Array, most: int) -> None:

@@ -9,7 +9,7 @@ from jax import Array
 
 from spheroid_jax.objectives import Objective
 from spheroid_jax.optim.blockwise import by_block
-from spheroid_jax.partition import Params, Partition
+from spheroid_jax.partition import Params, Partition, masked_mean
 
 
 class Engine(NamedTuple):
@@ -57,7 +57,7 @@ def step_outer(
     if engine.partition.separate:
         extra["present"] = present
     elif age is not None:
-        extra["age"] = _mean_where(age, present)
+        extra["age"] = masked_mean(age, present)
 
     def step(params: Params, state: optax.OptState) -> Any:
         updates, after = outer.update(gradient, state, params, **extra)
@@ -77,8 +77,3 @@ def _outer(engine: Engine) -> optax.GradientTransformationExtraArgs:
     if engine.partition.separate:
         return by_block(engine.outer)
     return optax.with_extra_args_support(engine.outer)
-
-
-def _mean_where(values: Array, mask: Array) -> Array:
-    total = jnp.sum(jnp.where(mask, values, jnp.zeros_like(values)))
-    return total / jnp.maximum(jnp.sum(mask), 1)

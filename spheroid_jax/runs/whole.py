@@ -20,16 +20,16 @@ class Whole(NamedTuple):
     """A kind of experiment that is run in one go.
 
     Attributes:
-      check: raises ConfigError for what only shows when files are read; before the run
-        directory is claimed.
-      opening: a line for the screen about what is done.
-      work: ``(config, say)`` to what the summary tells.
+      prepare: reads what the configuration names, before the run directory is claimed;
+        raises ConfigError for what only shows then.
+      opening: ``(config, prepared)`` to a line for the screen about what is done.
+      work: ``(config, prepared, say)`` to what the summary tells.
       write_report: ``(workdir, summary)``.
     """
 
-    check: Callable[[ConfigDict], Any]
-    opening: Callable[[ConfigDict], str]
-    work: Callable[[ConfigDict, Say], dict[str, Any]]
+    prepare: Callable[[ConfigDict], Any]
+    opening: Callable[[ConfigDict, Any], str]
+    work: Callable[[ConfigDict, Any, Say], dict[str, Any]]
     write_report: Callable[[Path, dict[str, Any]], None]
 
 
@@ -60,21 +60,21 @@ def run_whole(
       ConfigError: if the configuration can't be run after all.
     """
     began = time.perf_counter()
-    kind.check(config)
+    prepared = kind.prepare(config)
     open_workdir(workdir, config, resume)
     if resume and (found := _finished(workdir / SUMMARY)) is not None:
         say(f"{config.name} in {workdir} finished before, not run again")
         kind.write_report(workdir, found)
         return found
     say(f"{config.name} ({config.size}) in {workdir}")
-    say(kind.opening(config))
+    say(kind.opening(config, prepared))
     summary = {
         "format": SUMMARY_FORMAT,
         "kind": config.kind,
         "name": config.name,
         "size": config.size,
         "environment": environment(),
-        **kind.work(config, say),
+        **kind.work(config, prepared, say),
         "config": as_json(config),
         "command": command,
         "seconds": round(time.perf_counter() - began, 2),

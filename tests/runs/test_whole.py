@@ -15,11 +15,13 @@ Done = list[str]
 
 
 def kind(done: Done, refused: str = "") -> Whole:
-    def check(config: ConfigDict) -> None:
+    def prepare(config: ConfigDict) -> str:
         if refused:
             raise ConfigError(refused)
+        return "what is done"
 
-    def work(config: ConfigDict, say: Say) -> dict[str, Any]:
+    def work(config: ConfigDict, prepared: str, say: Say) -> dict[str, Any]:
+        assert prepared == "what is done"
         done.append("work")
         say("half of it")
         return {"rows": [1, 2], "environment": "of the work"}
@@ -28,7 +30,7 @@ def kind(done: Done, refused: str = "") -> Whole:
         done.append("report")
         (workdir / "summary.json").write_text(json.dumps(summary))
 
-    return Whole(check, lambda config: "what is done", work, write)
+    return Whole(prepare, lambda config, prepared: prepared, work, write)
 
 
 def go(whole: Whole, workdir: Path, *, resume: bool = False) -> tuple[Any, list[str]]:

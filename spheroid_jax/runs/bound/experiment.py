@@ -37,7 +37,8 @@ def _check(config: ConfigDict) -> None:
         )
 
 
-def _opening(config: ConfigDict) -> str:
+def _opening(config: ConfigDict, prepared: None) -> str:
+    del prepared
     return (
         f"{len(config.functions)} functions x {len(config.methods)} methods x "
         f"{len(_delays(config))} delays x {config.seeds} seeds of "
@@ -45,8 +46,9 @@ def _opening(config: ConfigDict) -> str:
     )
 
 
-def _work(config: ConfigDict, say: Say) -> dict[str, Any]:
+def _work(config: ConfigDict, prepared: None, say: Say) -> dict[str, Any]:
     """Every method on every function at every delay."""
+    del prepared
     rows, functions = [], {}
     for name in config.functions:
         function = FUNCTIONS[name]()

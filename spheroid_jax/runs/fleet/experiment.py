@@ -20,19 +20,18 @@ from spheroid_jax.runs.fleet.measures import measures
 from spheroid_jax.runs.whole import Say, Whole, run_whole
 
 
-def _opening(config: ConfigDict) -> str:
+def _opening(config: ConfigDict, kinds: dict[str, Profile]) -> str:
     blocks, replicas = config.fleet.blocks, config.fleet.replicas
     return (
         f"{blocks} blocks x {replicas:,} = {blocks * replicas:,} workers of "
-        f"{len(worker_kinds(config))} kinds, {config.fleet.hours:g} hours; nothing is "
+        f"{len(kinds)} kinds, {config.fleet.hours:g} hours; nothing is "
         "trained"
     )
 
 
-def _work(config: ConfigDict, say: Say) -> dict[str, Any]:
+def _work(config: ConfigDict, kinds: dict[str, Profile], say: Say) -> dict[str, Any]:
     """A day under every policy."""
     blocks, replicas = config.fleet.blocks, config.fleet.replicas
-    kinds = worker_kinds(config)
     profiles = list(kinds.values())
     fleet = make_fleet(profiles, blocks, replicas, config.seed)
     of_kind = kinds_of(profiles, blocks, replicas, config.seed)

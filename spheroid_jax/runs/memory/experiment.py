@@ -24,7 +24,8 @@ from spheroid_jax.runs.whole import Say, Whole, run_whole
 METHODS = {"worker": "blocktrain", "full": "end_to_end"}
 
 
-def _opening(config: ConfigDict) -> str:
+def _opening(config: ConfigDict, prepared: None) -> str:
+    del prepared
     return (
         f"blocks x layers = {config.model.blocks} x {config.model.layers}, "
         f"{config.data.batch} windows of {config.data.seq_len} bytes, "
@@ -33,8 +34,9 @@ def _opening(config: ConfigDict) -> str:
     )
 
 
-def _work(config: ConfigDict, say: Say) -> dict[str, Any]:
+def _work(config: ConfigDict, prepared: None, say: Say) -> dict[str, Any]:
     """Every width, worked out and, where it is asked for, compiled."""
+    del prepared
     return {
         "rows": [_row(config, width, say) for width in sorted(config.model.widths)],
         "full_params_of_width": full_params_of_width(config),

@@ -7,7 +7,6 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
-from spheroid_jax.delivery.profiles import PRESETS
 from spheroid_jax.reports.network.names import method_label
 from spheroid_jax.reports.network.report import write_report
 from spheroid_jax.runs.grid.execute import plain
@@ -82,12 +81,7 @@ def _facts(config: ConfigDict) -> dict[str, Any]:
     return {
         "blocks": config.model.blocks,
         "part_bytes": part_bytes(config),
-        "presets": list(PRESETS),
     }
-
-
-def _shapes(config: ConfigDict, field: str) -> bool:
-    return is_drawn(config, field)
 
 
 FAMILY = Family(
@@ -96,7 +90,7 @@ FAMILY = Family(
     schedule=network_of,
     blocks=lambda config: config.model.blocks,
     room=oldest,
-    shapes=_shapes,
+    shapes=is_drawn,
     arguments=_ARGUMENTS,
     opening=_opening,
     result=_result,
