@@ -5,7 +5,6 @@ another delay, of the same largest one, is another argument and no recompilation
 unit is one outer update, and delays are whole and non-negative.
 """
 
-import csv
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from spheroid_jax.delivery import checks
+from spheroid_jax.delivery.csv_rows import csv_rows, rounds_of_workers
 
 
 def fixed(rounds: int, workers: int, tau: ArrayLike) -> Array:
@@ -120,22 +120,9 @@ def read_trace(path: str | Path) -> np.ndarray:
       ValueError: one line that names the file and the line, if the trace is empty, has
         rows of different lengths, or an entry that isn't a whole number >= 0.
     """
-    rows: list[list[int]] = []
-    with Path(path).open(newline="", encoding="utf-8-sig", errors="replace") as lines:
-        reader = csv.reader(lines)
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            place = f"{path}, line {reader.line_num}"
-            rows.append([_delay(cell.strip(), place) for cell in cells])
-            if len(rows[-1]) != len(rows[0]):
-                raise ValueError(
-                    f"{place}: {len(rows[-1])} delays where the first row has "
-                    f"{len(rows[0])}: give each round one delay for each worker"
-                )
-    if not rows:
-        raise ValueError(f"{path}: the trace is empty: give a row of delays a round")
-    return np.asarray(rows, np.int32)
+    rows = ((number, cells) for number, cells in csv_rows(path) if any(cells))
+    table = rounds_of_workers(path, rows, _delay, "delays", "one delay")
+    return np.asarray(table, np.int32)
 
 
 def ramp(delays: ArrayLike) -> Array:

@@ -1,15 +1,14 @@
 """Networks from CSV files: profiles of workers, and times that were measured."""
 
-import csv
 import dataclasses
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
 from spheroid_jax.delivery.clock import Phase
+from spheroid_jax.delivery.csv_rows import csv_rows, rounds_of_workers
 from spheroid_jax.delivery.profiles import Profile
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Profile))
@@ -24,7 +23,7 @@ def read_profiles(path: str | Path) -> tuple[Profile, ...]:
       OSError: if the file can't be read.
       ValueError: one line that names the file and the line.
     """
-    rows = _rows(path)
+    rows = csv_rows(path)
     number, header = next(rows, (0, []))
     if not header:
         raise ValueError(f"{path}: the file is empty: give a header and rows")
@@ -71,21 +70,8 @@ def read_phases(path: str | Path) -> np.ndarray:
       OSError: if the file can't be read.
       ValueError: one line that names the file and the line.
     """
-    rows: list[list[float]] = []
-    for number, cells in _rows(path):
-        place = f"{path}, line {number}"
-        seconds = [_number(cell, place) if cell else math.inf for cell in cells]
-        if min(seconds) < 0:
-            raise ValueError(f"{place}: {min(seconds)} seconds: a time must be >= 0")
-        rows.append(seconds)
-        if len(seconds) != len(rows[0]):
-            raise ValueError(
-                f"{place}: {len(seconds)} times where the first row has "
-                f"{len(rows[0])}: give each round one for each worker"
-            )
-    if not rows:
-        raise ValueError(f"{path}: the trace is empty: give a row of times a round")
-    return np.asarray(rows, np.float32)
+    table = rounds_of_workers(path, csv_rows(path), _seconds, "times", "one")
+    return np.asarray(table, np.float32)
 
 
 def phases(times: np.ndarray, rounds: int, blocks: int, replicas: int) -> Phase:
@@ -112,17 +98,11 @@ def phases(times: np.ndarray, rounds: int, blocks: int, replicas: int) -> Phase:
     return Phase(jnp.asarray(seconds, jnp.float32), jnp.asarray(lost))
 
 
-def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of every line that isn't blank."""
-    with Path(path).open(newline="", encoding="utf-8-sig", errors="replace") as lines:
-        reader = csv.reader(lines)
-        try:
-            for cells in reader:
-                stripped = [cell.strip() for cell in cells]
-                if stripped and (any(stripped) or len(stripped) > 1):
-                    yield reader.line_num, stripped
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+def _seconds(cell: str, place: str) -> float:
+    seconds = _number(cell, place) if cell else math.inf
+    if seconds < 0:
+        raise ValueError(f"{place}: {seconds} seconds: a time must be >= 0")
+    return seconds
 
 
 def _number(cell: str, place: str) -> float:

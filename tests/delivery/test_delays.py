@@ -162,3 +162,12 @@ def test_bad_arguments_are_named(call: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as failure:
         call()
     assert "\n" not in str(failure.value)
+
+
+def test_a_trace_that_is_no_csv_is_one_line(tmp_path: Path) -> None:
+    """A cell beyond what the reader takes, as in a binary file."""
+    path = tmp_path / "binary.csv"
+    path.write_text("1,2\n" + "7" * 200_000 + ",1\n")
+    with pytest.raises(ValueError, match=r"binary\.csv, line \d+: ") as error:
+        read_trace(path)
+    assert "\n" not in str(error.value)
