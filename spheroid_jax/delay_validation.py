@@ -1,5 +1,6 @@
 """Combinations of fields that a delayed run can't be made of."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -217,3 +218,59 @@ _NETWORK_CHECKS: tuple[Callable[[Values], str], ...] = (
     _network_quorum,
     _max_age,
 )
+
+
+def _lease(v: Values) -> str:
+    heartbeat, lease = v["exchange.heartbeat"], v["exchange.lease"]
+    if lease >= 2 * heartbeat:
+        return ""
+    return (
+        f"exchange.lease={lease} leaves no room for a lost sign of life every "
+        f"exchange.heartbeat={heartbeat} s: use {3 * heartbeat:g}"
+    )
+
+
+def _workers(v: Values) -> str:
+    slots = v["model.blocks"] * v["train.replicas"]
+    if v["exchange.workers"] <= slots:
+        return ""
+    return (
+        f"exchange.workers={v['exchange.workers']} never have work at once with "
+        f"{slots} slots (model.blocks x train.replicas): use {slots}"
+    )
+
+
+def _robust(v: Values) -> str:
+    rule, replicas = v["exchange.rule"], v["train.replicas"]
+    if rule == "mean" or replicas >= 3:
+        return ""
+    return (
+        f"exchange.rule={rule} of train.replicas={replicas} can't outvote anybody: "
+        "use 3 replicas at least, or mean"
+    )
+
+
+def _trim(v: Values) -> str:
+    trim, replicas = v["exchange.trim"], v["train.replicas"]
+    if v["exchange.rule"] != "trimmed_mean" or int(trim * replicas) >= 1:
+        return ""
+    return (
+        f"exchange.trim={trim} of train.replicas={replicas} leaves nothing out: use "
+        f"{math.ceil(100 / replicas) / 100:g}"
+    )
+
+
+_EXCHANGE_CHECKS: tuple[Callable[[Values], str], ...] = (
+    _deadline,
+    _network_quorum,
+    _max_age,
+    _lease,
+    _workers,
+    _robust,
+    _trim,
+)
+
+
+def exchange_problems(values: Values) -> list[str]:
+    """Returns every problem of a coordinator's fields, a line each."""
+    return [line for check in _EXCHANGE_CHECKS if (line := check(values))]

@@ -1,4 +1,4 @@
-"""What each field of a configuration may hold: one rule a field."""
+"""What each field of an experiment may hold: one rule a field."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +31,8 @@ SHARDINGS = ("replica", "worker", "shared")
 PRECISIONS = ("float32", "bf16_8bit")
 STARTS = ("ramp", "skip")
 DELAYS = ("fixed", "uniform", "per_worker", "trace")
+ENCODINGS = ("float32", "bfloat16", "int8", "int4")
+RULES_OF_REPLICAS = ("mean", "trimmed_mean", "median")
 SCHEDULES = ("every", "round_robin", "periods")
 
 _COUNT = number(int, Interval(1))
@@ -154,6 +156,14 @@ _DELAYS: Mapping[str, Rule] = {
     "eval.last": _COUNT,
 }
 
+_LATE: Mapping[str, Rule] = {
+    "network.deadline": _NOT_NEGATIVE,
+    "network.late": one_of(("drop", "gate")),
+    "network.max_age": _COUNT,
+    "network.quorum": _WHOLE,
+    "network.grace": _NOT_NEGATIVE,
+}
+
 _NETWORK: Mapping[str, Rule] = {
     **_BLOCK_MODEL,
     **{name: _DELAYS[name] for name in ("seeds", "methods")},
@@ -161,11 +171,28 @@ _NETWORK: Mapping[str, Rule] = {
     "network.preset": one_of(tuple(PRESETS)),
     "network.profiles": of_type(str),
     "network.trace": of_type(str),
-    "network.deadline": _NOT_NEGATIVE,
-    "network.late": one_of(("drop", "gate")),
-    "network.max_age": _COUNT,
-    "network.quorum": _WHOLE,
-    "network.grace": _NOT_NEGATIVE,
+    **_LATE,
+}
+
+_EXCHANGE: Mapping[str, Rule] = {
+    **_BLOCK_MODEL,
+    **_LATE,
+    "exchange.workers": _COUNT,
+    "exchange.encoding": one_of(ENCODINGS),
+    "exchange.zstd": number(int, Interval(0, 19)),
+    "exchange.rule": one_of(RULES_OF_REPLICAS),
+    "exchange.trim": number(float, Interval(0, 0.5, below=True)),
+    "exchange.heartbeat": _POSITIVE,
+    "exchange.lease": _POSITIVE,
+    "exchange.idle": _POSITIVE,
+    "exchange.drain": _NOT_NEGATIVE,
+    "exchange.quota": _POSITIVE,
+    "eval.every": _COUNT,
+    "eval.windows": _COUNT,
+    "eval.batch": _COUNT,
+    "checkpoint.keep": number(int, Interval(2)),  # workers may still read the older
+    "checkpoint.keep_best": _WHOLE,
+    "checkpoint.timeout": _POSITIVE,
 }
 
 # Of the outer optimizers of delayed runs; a recipe's own settings obey them too.
@@ -255,6 +282,13 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         **_NETWORK,
         **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
     },
+    "exchange": {
+        **_SHARED,
+        **_TEXT,
+        **_WORKERS,
+        **_EXCHANGE,
+        **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
+    },
     "bound": {
         **_SHARED,
         **{f"outer.{n}": OUTER_RULES[n] for n in ("momentum", "b1", "b2", "eps")},
@@ -263,55 +297,4 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "memory": {**_SHARED, **_MEMORY},
     "fleet": {**_SHARED, **_FLEET},
-}
-
-_RESULT = matching(r"[a-z][a-z0-9_]*", "must be the name of a result")
-
-_CELLS = tuple_of(of_type(str), repr(("model.layers=1", "model.layers=2")))
-
-# By kind of experiment: the rules of a sweep's own section.
-SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
-    "blocks": {
-        "sweep.axis": one_of(tuple(RULES["blocks"])),
-        "sweep.cells": _CELLS,
-        "sweep.log_x": of_type(bool),
-        "sweep.series": tuple_of(_RESULT, repr(("ce_chain", "end_to_end"))),
-    },
-    "delays": {
-        "sweep.axis": one_of(tuple(RULES["delays"])),
-        "sweep.panel": one_of(("", *RULES["delays"])),
-        "sweep.cells": _CELLS,
-        "sweep.log_x": of_type(bool),
-        "sweep.cells_at_once": _COUNT,
-        "sweep.threads": _COUNT,
-    },
-    "network": {
-        "sweep.axis": one_of(tuple(RULES["network"])),
-        "sweep.panel": one_of(("", *RULES["network"])),
-        "sweep.cells": _CELLS,
-        "sweep.log_x": of_type(bool),
-        "sweep.cells_at_once": _COUNT,
-        "sweep.threads": _COUNT,
-    },
-    "bound": {
-        "sweep.axis": lambda _: (
-            "is for no run of kind=bound, which goes through delay.tau_max by itself: "
-            "leave the section sweep out"
-        ),
-        "sweep.cells": _CELLS,
-    },
-    "memory": {
-        "sweep.axis": lambda _: (
-            "is for no run of kind=memory, which goes through model.widths by itself: "
-            "leave the section sweep out"
-        ),
-        "sweep.cells": _CELLS,
-    },
-    "fleet": {
-        "sweep.axis": lambda _: (
-            "is for no run of kind=fleet, which goes through policies by itself: "
-            "leave the section sweep out"
-        ),
-        "sweep.cells": _CELLS,
-    },
 }

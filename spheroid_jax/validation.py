@@ -12,14 +12,19 @@ import jax
 from ml_collections import ConfigDict
 
 from spheroid_jax.config import KINDS, delayed
-from spheroid_jax.delay_validation import delay_problems, network_problems
+from spheroid_jax.delay_validation import (
+    delay_problems,
+    exchange_problems,
+    network_problems,
+)
 from spheroid_jax.delivery.fleet import parse_profile
 from spheroid_jax.diffusion import NoiseLevels
 from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
 from spheroid_jax.models.attention import has_fused_attention, unfused
 from spheroid_jax.optim.recipes import RecipeError, parse_recipe
 from spheroid_jax.rounds.mesh import MeshShape, misfit
-from spheroid_jax.schema import OUTER_RULES, RULES, SWEEP_RULES
+from spheroid_jax.schema import OUTER_RULES, RULES
+from spheroid_jax.sweep_schema import SWEEP_RULES
 
 __all__ = ["ConfigError", "problems", "validate"]
 
@@ -74,6 +79,8 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
         found += delay_problems(values)
     if kind == "network" and not faulty:
         found += network_problems(values)
+    if kind == "exchange" and not faulty:
+        found += exchange_problems(values)
     if "sweep" in config and not faulty.intersection(
         [*SWEEP_RULES[kind], values.get("sweep.axis")]
     ):
@@ -82,6 +89,8 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
 
 
 def _is_recipe(kind: str, field: str) -> bool:
+    if kind == "exchange":
+        return field == "outer.recipe"
     return kind in ("delays", "network") and field.startswith("recipes.")
 
 
