@@ -73,6 +73,63 @@ def step_outer(
     return jax.lax.cond(jnp.any(present), step, stay, params, state)
 
 
+def step_block(
+    engine: Engine,
+    gradient: Params,
+    state: optax.OptState,
+    params: Params,
+    block: Array,
+    age: Array,
+) -> tuple[Params, optax.OptState]:
+    """Steps one block, as :func:`step_outer` does where only it is present.
+
+    So that a coordinator holds the pseudo-gradient of one block at a time. Params and
+    state may be donated.
+
+    Args:
+      engine: its parts are stepped each by itself.
+      gradient: mean pseudo-gradient of the block, leaves without the axis of blocks.
+      state: of the outer optimizer, from :func:`init_outer`.
+      params: the assembled model.
+      block: which block, int32 scalar.
+      age: mean age of what arrived for it in rounds, float32 scalar.
+    """
+    outer = optax.with_extra_args_support(engine.outer)
+    stacked = (params["blocks"], state["blocks"])
+    own, own_state = jax.tree.map(lambda leaf: leaf[block], stacked)
+    updates, after = outer.update(gradient, own_state, own, age=age)
+    own = optax.apply_updates(own, updates)
+    blocks, states = jax.tree.map(
+        lambda whole, part: whole.at[block].set(part.astype(whole.dtype)),
+        stacked,
+        (own, after),
+    )
+    return {**params, "blocks": blocks}, {**state, "blocks": states}
+
+
+def step_shared(
+    engine: Engine,
+    gradient: Params,
+    state: optax.OptState,
+    params: Params,
+    age: Array,
+) -> tuple[Params, optax.OptState]:
+    """Steps what all blocks share, as :func:`step_outer` does; see ``step_block``.
+
+    Args:
+      engine: as for ``step_block``.
+      gradient: mean over blocks, like the parameters without ``"blocks"``.
+      state: of the outer optimizer.
+      params: the assembled model.
+      age: mean over blocks of the mean age of what arrived, float32 scalar.
+    """
+    outer = optax.with_extra_args_support(engine.outer)
+    own = {name: leaf for name, leaf in params.items() if name != "blocks"}
+    updates, after = outer.update(gradient, state["shared"], own, age=age)
+    own = optax.apply_updates(own, updates)
+    return {**params, **own}, {**state, "shared": after}
+
+
 def _outer(engine: Engine) -> optax.GradientTransformationExtraArgs:
     if engine.partition.separate:
         return by_block(engine.outer)

@@ -79,6 +79,26 @@ def renewed(
     )
 
 
+def placed(opt_state: optax.OptState, steps: Array | int) -> optax.OptState:
+    """The optimizer state with its schedule after so many local steps.
+
+    Whoever joins late is at the place in the schedule where the others are.
+    """
+
+    def is_schedule(state: Any) -> bool:
+        return isinstance(state, optax.ScaleByScheduleState)
+
+    return jax.tree.map(
+        lambda state: (
+            optax.ScaleByScheduleState(jnp.asarray(steps, jnp.int32))
+            if is_schedule(state)
+            else state
+        ),
+        opt_state,
+        is_leaf=is_schedule,
+    )
+
+
 def local_phase(
     objective: Objective,
     inner: optax.GradientTransformation,

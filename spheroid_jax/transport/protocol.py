@@ -97,6 +97,7 @@ class Work(msgspec.Struct, frozen=True):
     replica: int = 0
     deadline: float | None = None  # seconds from now; None: the round has none
     items: dict[str, Item] = {}  # "block" and "interface"
+    ticket: Text = ""  # to be shown with the update: this work was given to the worker
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -135,6 +136,7 @@ class Upload(msgspec.Struct, frozen=True):
     attempt: Count  # counts from 0; an attempt has one content
     bytes: Count
     sha256: Digest
+    ticket: Text  # that came with the work
     loss: float = 0.0  # mean of the local phase, for the log
 
 
