@@ -1,0 +1,79 @@
+"""What goes wrong with a bucket, in one line each."""
+
+import re
+
+from spheroid_jax.transport.bucket.address import Address
+
+
+class BucketError(RuntimeError):
+    """An operation on a bucket that failed; one line with the cure.
+
+    Attributes:
+      code: ``unreachable`` (worth another try), ``forbidden``, ``missing`` (the
+        bucket), ``credentials``, ``short`` (an object ends early), ``too_large``,
+        ``failed`` (anything else; worth another try).
+    """
+
+    def __init__(self, message: str, *, code: str):
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same may work later."""
+        return self.code in ("unreachable", "failed")
+
+
+class TooLarge(BucketError):
+    """An object is larger than it may be."""
+
+    def __init__(self, message: str):
+        super().__init__(message, code="too_large")
+
+
+_CAUSES = (  # in TensorStore's words; what to say; code
+    (r"OUT_OF_RANGE", "it ends early", "short"),
+    (
+        r"NoSuchBucket",
+        "there is no such bucket at {endpoint}; create it, or correct the address",
+        "missing",
+    ),
+    (
+        r"get credentials|create credentials|AWS_AUTH_CREDENTIALS",
+        "no credentials are found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "or AWS_PROFILE",
+        "credentials",
+    ),
+    (
+        r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='40[13]'|os_error_code="
+        r"'13'",
+        "{endpoint} refuses it; check the credentials and what they may do under this "
+        "prefix",
+        "forbidden",
+    ),
+    (
+        r"Could not connect|Could not resolve|Timeout was reached|Empty reply|SSL|"
+        r"certificate|Failure when receiving|Failed sending",
+        "{endpoint} can't be reached ({said})",
+        "unreachable",
+    ),
+    (
+        r"Malformed List response|etag not found",
+        "what answers at {endpoint} is no object store; correct the endpoint",
+        "missing",
+    ),
+    (r"http_response_code='(5\d\d|429)'", "{endpoint} is busy ({said})", "unreachable"),
+    (r"os_error_code='28'", "the disk is full", "failed"),
+)
+
+
+def explain(what: str, key: str, address: Address, said: str) -> BucketError:
+    """The error for TensorStore's message ``said``."""
+    where = f"can't {what} {address.url}{key}"
+    plain = re.sub(r"\s*\[(?:[\w-]+=.*)", "", " ".join(said.split()))
+    plain = re.sub(r"^\w+: (All \d+ retry attempts failed: )?", "", plain)[:160]
+    for pattern, text, code in _CAUSES:
+        if re.search(pattern, said):
+            cause = text.format(endpoint=address.endpoint, said=plain)
+            return BucketError(f"{where}: {cause}", code=code)
+    return BucketError(f"{where}: {plain}", code="failed")
