@@ -1,0 +1,314 @@
+"""The coordinator's memory: tokens, accepted updates, rounds and small facts, on disk.
+
+Every method returns when what it wrote is on disk, so a coordinator that is killed at
+any moment finds all that it has promised. Processes may share the file: tokens are
+added and revoked while a coordinator runs.
+
+An update is applied in round ``applies_in``; whether that has happened is not written
+here. The newest complete checkpoint alone tells.
+"""
+
+import json
+import operator
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from spheroid_jax.transport import database
+from spheroid_jax.transport.database import LedgerError
+from spheroid_jax.transport.ledger_rows import (
+    SCHEMA,
+    VERSION,
+    AcceptedUpdate,
+    Duplicate,
+    RoundRow,
+    TokenRow,
+    plain_json,
+    update_of,
+    update_row,
+)
+from spheroid_jax.transport.protocol import NAME
+
+__all__ = [
+    "AcceptedUpdate",
+    "Duplicate",
+    "Ledger",
+    "LedgerError",
+    "RoundRow",
+    "TokenRow",
+]
+
+# Rounds for which an update is remembered after its file is gone. More than the
+# largest age at which an update may come.
+KEEP_ROUNDS = 1000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(NAME)
+
+
+class Ledger:
+    """A ledger on disk; safe for threads. :meth:`open` makes one.
+
+    Attributes:
+      path: of the file.
+      run: identifies the run, over restarts.
+    """
+
+    def __init__(self, path: Path, file: database.Database):
+        self.path = path
+        self._file = file
+        self.run: str = self._internal("run", "")
+        if not self.run:
+            raise LedgerError(database.damage(path, "it names no run"))
+
+    @classmethod
+    def open(
+        cls, path: Path, run: str | None = None, *, create: bool = True
+    ) -> "Ledger":
+        """Opens the ledger at ``path``, or makes it.
+
+        Args:
+          path: of the file; SQLite puts two others beside it.
+          run: the run that it must be of, such as the one that checkpoints name; a
+            new ledger takes it. None: any, and a new ledger draws one.
+          create: whether to make one where there is none.
+
+        Raises:
+          LedgerError: if it can't be read or made, is damaged, or is of another
+            version or run.
+        """
+        if create:
+            first = json.dumps(run or uuid.uuid4().hex)
+            rows = {"notes": [("ledger.run", first)]}
+            database.create(path, SCHEMA, VERSION, rows)
+        elif not path.exists():
+            raise LedgerError(f"there is no ledger {path}: name another run directory")
+        file = database.Database(path, SCHEMA, VERSION)
+        try:
+            ledger = cls(path, file)
+            if run is not None and ledger.run != run:
+                raise LedgerError(
+                    f"{path} is of run {ledger.run}, not of run {run}: put the right "
+                    "one there, or name another run directory"
+                )
+        except BaseException:
+            file.close()
+            raise
+        return ledger
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Tokens.
+
+    def add_token(
+        self,
+        name: str,
+        sha256: str,
+        *,
+        replace: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Lets the token with this digest in, under ``name``.
+
+        Args:
+          name: as of :data:`spheroid_jax.transport.protocol.NAME`.
+          sha256: hexadecimal.
+          replace: whether a valid token of that name gives way.
+          now: seconds since 1970.
+
+        Raises:
+          LedgerError: if the name has a valid token, or one that differs in case only
+            is taken: names become those of files.
+        """
+        if not _NAME.match(name):
+            raise ValueError(
+                f"name={name!r} isn't one: letters, digits, and _.- inside"
+            )
+        if not _SHA256.fullmatch(sha256):
+            raise ValueError(f"sha256={sha256!r} isn't one: give 64 hexadecimal digits")
+        with self._file.transaction() as db:
+            query = "SELECT * FROM tokens WHERE name = ?"
+            for row in map(self._file.proven, db.execute(query, (name,))):
+                taken, _, _, revoked = row
+                if taken != name:
+                    raise LedgerError(
+                        f"{name} differs from {taken} in capitals only, and is a "
+                        "file's name: choose another"
+                    )
+                if revoked is None and not replace:
+                    raise LedgerError(
+                        f"{name} has a token: revoke it first, or replace it"
+                    )
+            self._file.put(db, "tokens", (name, sha256, float(now()), None))
+
+    def revoke(self, name: str, *, now: Callable[[], float] = time.time) -> bool:
+        """Shuts the token of ``name`` out; False if it was before.
+
+        Raises:
+          LedgerError: if there is none.
+        """
+        with self._file.transaction() as db:
+            query = "SELECT * FROM tokens WHERE name = ?"
+            rows = [self._file.proven(row) for row in db.execute(query, (name,))]
+            rows = [row for row in rows if row[0] == name]
+            if not rows:
+                raise LedgerError(f"{name!r} has no token: look the names up")
+            ((_, sha256, added, revoked),) = rows
+            if revoked is not None:
+                return False
+            self._file.put(db, "tokens", (name, sha256, added, float(now())))
+            return True
+
+    def tokens(self) -> dict[str, TokenRow]:
+        """{name: its token}, by name; never waits for a write of this process."""
+        rows = self._file.rows_apart("SELECT * FROM tokens ORDER BY name")
+        return {name: TokenRow(*rest) for name, *rest in rows}
+
+    def data_version(self) -> int:
+        """Another number after any process has written; cheap to ask."""
+        return self._file.data_version()
+
+    # Updates.
+
+    def accept(
+        self, update: AcceptedUpdate, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Promises that an update will be applied.
+
+        Args:
+          update: no two have the same name, worker and round, or slot and round.
+          notes: facts that change with it, as of :meth:`note`; all or nothing.
+
+        Raises:
+          Duplicate: if another has its place; nothing is written.
+          LedgerError: if it can't be written; nothing is.
+        """
+        row = update_row(update)
+        with self._file.transaction() as db:
+            self._refuse_duplicates(update)
+            self._file.insert(db, "updates", row)
+            for key, value in (notes or {}).items():
+                self._file.put(db, "notes", (f"note.{key}", plain_json(key, value)))
+
+    def accepted(self, applies_in: int | None = None) -> list[AcceptedUpdate]:
+        """Updates of one round, or all; by block, replica, round and worker."""
+        low, high = self._internal("forgotten", 0), 2**63 - 1
+        if applies_in is not None:
+            low, high = max(low, applies_in), applies_in
+        rows = self._file.rows(
+            "SELECT * FROM updates WHERE applies_in BETWEEN ? AND ? "
+            "ORDER BY block, replica, round, worker",
+            (low, high),
+        )
+        return [update_of(row) for row in rows]
+
+    def find(self, name: str) -> AcceptedUpdate | None:
+        """The update of that name, be it forgotten and its file gone.
+
+        So an upload is answered alike however often it is repeated.
+        """
+        rows = self._file.rows("SELECT * FROM updates WHERE name = ?", (name,))
+        return update_of(rows[0]) if rows else None
+
+    def forget(
+        self, before_round: int, keep_rounds: int = KEEP_ROUNDS
+    ) -> list[AcceptedUpdate]:
+        """Drops updates that were applied before a round, and says which.
+
+        They are still in the way of duplicates for ``keep_rounds`` rounds more; what
+        is older than that isn't accepted any more.
+
+        Args:
+          before_round: of ``applies_in``.
+          keep_rounds: more than the largest age of an update.
+
+        Returns:
+          What isn't in :meth:`accepted` any more.
+        """
+        with self._file.transaction() as db:
+            gone = [u for u in self.accepted() if u.applies_in < before_round]
+            old = self._internal("forgotten", 0)
+            horizon = max(self._internal("horizon", 0), before_round - keep_rounds)
+            facts = {"forgotten": max(old, before_round), "horizon": horizon}
+            for key, value in facts.items():
+                self._file.put(db, "notes", (f"ledger.{key}", json.dumps(value)))
+            db.execute("DELETE FROM updates WHERE applies_in < ?", (horizon,))
+        return gone
+
+    # Small facts, and rounds.
+
+    def note(self, key: str, value: Any) -> None:
+        """Keeps a small fact, plain JSON, in the place of an older one."""
+        text = plain_json(key, value)
+        with self._file.transaction() as db:
+            self._file.put(db, "notes", (f"note.{key}", text))
+
+    def noted(self, key: str, default: Any = None) -> Any:
+        """The fact under ``key``, or ``default``."""
+        return self._note(f"note.{key}", default)
+
+    def record_round(self, number: int, facts: Any) -> None:
+        """Keeps what there is to say of a round; again, if it was closed again."""
+        text = plain_json(f"round {number}", facts)
+        with self._file.transaction() as db:
+            self._file.put(db, "rounds", (operator.index(number), text))
+
+    def rounds(self, last: int | None = None) -> list[RoundRow]:
+        """All rounds that were recorded, or the last so many, oldest first."""
+        limit = -1 if last is None else last
+        query = "SELECT * FROM rounds ORDER BY round DESC LIMIT ?"
+        rows = self._file.rows(query, (limit,))
+        return [RoundRow(number, json.loads(facts)) for number, facts in rows[::-1]]
+
+    def _refuse_duplicates(self, update: AcceptedUpdate) -> None:
+        rows = self._file.rows(
+            "SELECT * FROM updates WHERE name = ? OR (worker = ? AND round = ?) "
+            "OR (block = ? AND replica = ? AND round = ?)",
+            (
+                *(update.name, update.worker, update.round),
+                *(update.block, update.replica, update.round),
+            ),
+        )
+        others = [update_of(row) for row in rows]
+        for other in others:
+            if other.name == update.name:
+                said = f"update {update.name} has been accepted before"
+                raise Duplicate(said, "name", other)
+        for other in others:
+            if other.worker == update.worker:
+                said = f"{update.worker} has sent {other.name} for round {update.round}"
+                raise Duplicate(said, "worker", other)
+        for other in others:
+            said = f"{other.name} has the place of {update.name}"
+            raise Duplicate(said, "slot", other)
+        if update.round < (horizon := self._internal("horizon", 0)):
+            said = f"round {update.round} is before round {horizon}, which is all known"
+            raise Duplicate(said, "old", None)
+        if update.applies_in < (gone := self._internal("forgotten", 0)):
+            raise ValueError(
+                f"applies_in={update.applies_in} is over: rounds before {gone} have "
+                "been applied"
+            )
+
+    def _internal(self, key: str, default: Any) -> Any:
+        return self._note(f"ledger.{key}", default)
+
+    def _note(self, key: str, default: Any) -> Any:
+        rows = self._file.rows("SELECT * FROM notes WHERE key = ?", (key,))
+        return json.loads(rows[0][1]) if rows else default

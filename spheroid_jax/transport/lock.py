@@ -1,0 +1,87 @@
+"""One coordinator a run directory: a lock that ends with the process that holds it."""
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from spheroid_jax.transport.database import LedgerError
+
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+class Lock:
+    """Holds ``path`` for this process until :meth:`release`, or its end.
+
+    The system keeps the lock, not the file: the file stays, and what it says (the
+    holder's process id) is for the reader of an error only.
+
+    Raises:
+      LedgerError: if another process holds it, or files can't be locked there.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._descriptor = -1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = self._holder()
+            self.release()
+            if error.errno in _TAKEN and holder is not None:
+                raise LedgerError(
+                    f"another coordinator{holder} holds {path}: end it first, or "
+                    "name another run directory"
+                ) from error
+            raise LedgerError(
+                f"{path} can't be locked ({error.strerror}): let this user write "
+                "there, or name a run directory on a local disk",
+                disk_full=error.errno in (errno.ENOSPC, errno.EDQUOT),
+            ) from error
+        # Who it is comes after the lock, and isn't worth failing for on a full disk.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Lets the next one in."""
+        _held.discard(self)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _holder(self) -> str | None:
+        """Who holds it, as far as the file says; None if it couldn't be opened."""
+        if self._descriptor < 0:
+            return None
+        said = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
+        return f" (process {said})" if said.isdigit() else ""
+
+
+_held: set[Lock] = set()
+
+
+def _let_go() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+# A child that only forked would keep the lock of a coordinator that was killed.
+os.register_at_fork(after_in_child=_let_go)
