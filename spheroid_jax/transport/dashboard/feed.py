@@ -1,0 +1,123 @@
+"""The status as it changes, encoded once for everybody who watches."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from spheroid_jax.transport.coordinator_api import CoordinatorAPI
+
+_LOG = logging.getLogger(__name__)
+_ROUNDS = 20  # of the log, as many as the page shows
+_POINTS = 400  # of the chart: more than a screen tells apart
+
+
+def encode(status: Any) -> bytes:
+    """JSON that every browser reads: a NaN or an infinity becomes ``null``."""
+    try:
+        return msgspec.json.encode(status, enc_hook=_plain)
+    except UnicodeEncodeError:  # such as a file's name that isn't UTF-8
+        return msgspec.json.encode(_utf8(status), enc_hook=_plain)
+
+
+def for_page(status: dict[str, Any]) -> dict[str, Any]:
+    """The part of a status that the page draws, so that an event stays small."""
+    evaluations = status.get("ce", [])
+    stride = -(-len(evaluations) // _POINTS) or 1
+    # Counted from the newest, which is never left out.
+    ce = evaluations[::-1][::stride][::-1]
+    return {**status, "ce": ce, "rounds_log": status.get("rounds_log", [])[-_ROUNDS:]}
+
+
+class Feed:
+    """Asks the coordinator on behalf of all viewers; idle while there are none.
+
+    A viewer takes the newest status when it is ready for one. Nothing is queued, so a
+    slow viewer misses what is outdated anyway.
+
+    Attributes:
+      viewers: how many watch.
+      closed: whether the server is going; every viewer should end.
+    """
+
+    def __init__(self, coordinator: CoordinatorAPI, interval: float, refresh: float):
+        """``interval``: least seconds between two; ``refresh``: most seconds."""
+        self._coordinator = coordinator
+        self._interval, self._refresh = interval, refresh
+        self._serial, self._newest = 0, b""
+        self._published = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.viewers = 0
+        self.closed = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Counts a viewer in."""
+        self.viewers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            self.viewers -= 1
+            if not self.viewers:
+                self._stop()
+
+    def now(self) -> tuple[int, bytes]:
+        """The status of this moment, and what to call :meth:`newer` with."""
+        return self._serial, encode(for_page(self._coordinator.status()))
+
+    async def newer(self, seen: int, wait: float) -> tuple[int, bytes] | None:
+        """A status after ``seen``; None if there is none within ``wait`` seconds."""
+        if self._serial <= seen and not self.closed:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._published.wait()
+            except TimeoutError:
+                return None
+        return None if self._serial <= seen else (self._serial, self._newest)
+
+    def close(self) -> None:
+        """Ends all viewers."""
+        self.closed = True
+        self._stop()
+        self._published.set()
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _follow(self) -> None:
+        version = -1
+        while True:
+            try:
+                version = await self._coordinator.changed(version, self._refresh)
+                newest = encode(for_page(self._coordinator.status()))
+            except Exception:
+                _LOG.exception("the dashboard has no status to show")
+                await asyncio.sleep(self._refresh)
+                continue
+            self._serial, self._newest = self._serial + 1, newest
+            published, self._published = self._published, asyncio.Event()
+            published.set()
+            await asyncio.sleep(self._interval)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # a number or an array of NumPy
+        return value.tolist()
+    raise NotImplementedError(f"a status can't hold a {type(value).__name__}")
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_utf8(key): _utf8(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_utf8(entry) for entry in value]
+    return value

@@ -1,0 +1,401 @@
+"""The dashboard's routes, over real sockets."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from spheroid_jax.transport.dashboard import Viewing
+from spheroid_jax.transport.dashboard.app import page
+from spheroid_jax.transport.dashboard.feed import encode, for_page
+from tests.transport.dashboard.fake import HOSTILE, FakeCoordinator, served, status
+
+FAST = Viewing(interval=0.02, refresh=5.0, keep_alive=5.0, stall=5.0)
+
+
+def run(
+    test: Callable[[FakeCoordinator, aiohttp.ClientSession, str], Awaitable[Any]],
+    viewing: Viewing = FAST,
+) -> None:
+    async def main() -> None:
+        coordinator = FakeCoordinator(status())
+        async with (
+            served(coordinator, viewing) as url,
+            aiohttp.ClientSession() as client,
+        ):
+            await test(coordinator, client, url)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def next_status(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    while True:
+        line = await asyncio.wait_for(answer.content.readline(), 5)
+        assert line, "the stream ended"
+        if line.startswith(b"data: "):
+            return json.loads(line[6:])
+
+
+async def until(true: Callable[[], bool], wait: float = 5.0) -> None:
+    async with asyncio.timeout(wait):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def all_free(client: aiohttp.ClientSession, url: str, places: int) -> None:
+    """Returns when so many viewers are let in at the same time."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(5):
+        for _ in range(places):
+            while True:
+                answer = await client.get(f"{url}/events")
+                stack.callback(answer.close)
+                if answer.status == 200:
+                    break
+                await asyncio.sleep(0.02)
+
+
+def test_status_is_the_coordinators_and_json_of_a_strict_reader() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        coordinator.change(time=float("nan"), deadline=float("inf"), round=np.int32(3))
+        async with client.get(f"{url}/status") as answer:
+            assert answer.status == 200
+            assert answer.content_type == "application/json"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.headers["Cache-Control"] == "no-store"
+            text = await answer.text()
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} isn't JSON")
+
+        said = json.loads(text, parse_constant=refuse)
+        assert said["time"] is None
+        assert said["deadline"] is None
+        assert said["round"] == 3
+        assert said["workers"] == status()["workers"]
+        assert said["version"] == 2
+
+    run(test)
+
+
+def test_text_that_is_not_unicode_does_not_stop_the_status() -> None:
+    said = json.loads(encode({"problems": [{"text": "no such file: \udcff"}]}))
+    assert said == {"problems": [{"text": "no such file: ?"}]}
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "word"),
+    [
+        ({}, 200, "ok"),
+        ({"state": "finished"}, 200, "ok"),
+        ({"writable": True}, 200, "ok"),
+        ({"state": "draining"}, 503, "draining"),
+        ({"writable": False}, 503, "unwritable"),
+    ],
+)
+def test_healthz(facts: dict[str, Any], code: int, word: str) -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        coordinator.change(**facts)
+        async with client.get(f"{url}/healthz") as answer:
+            assert answer.status == code
+            state = facts.get("state", "open")
+            assert await answer.json() == {"status": word, "state": state, "round": 12}
+
+    run(test)
+
+
+def test_healthz_of_a_coordinator_that_cant_tell() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        coordinator.facts = None  # type: ignore[assignment]
+        async with client.get(f"{url}/healthz") as answer:
+            assert answer.status == 503
+            assert (await answer.json())["status"] == "failing"
+
+    run(test)
+
+
+def test_the_page_is_one_file_whose_policy_allows_no_foreign_code() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.get(f"{url}/") as answer:
+            assert answer.status == 200
+            assert answer.content_type == "text/html"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            policy = answer.headers["Content-Security-Policy"]
+            text = await answer.text()
+        assert text == page()[0]
+        rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+        assert rules["default-src"] == "'none'"
+        assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
+        for rule in ("script-src", "style-src"):
+            assert rules[rule].startswith("'sha256-")
+            assert len(rules[rule].split()) == 1
+        assert "unsafe" not in policy
+        # What workers say is nowhere made into elements.
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"):
+            assert way not in text
+
+    run(test)
+
+
+def test_an_event_tells_of_every_change() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.get(f"{url}/events") as answer:
+            assert answer.status == 200
+            assert answer.content_type == "text/event-stream"
+            assert (await next_status(answer))["round"] == 12
+            for number in range(13, 17):
+                coordinator.change(round=number)
+                while (said := await next_status(answer))["round"] < number:
+                    pass
+                assert said["round"] == number
+
+    run(test)
+
+
+def test_text_with_line_ends_stays_one_event() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        text = "a\r\n\r\nevent: status\ndata: {}\n\n\u2028" + HOSTILE
+        coordinator.change(why=text)
+        async with client.get(f"{url}/events") as answer:
+            assert (await next_status(answer))["why"] == text
+
+    run(test)
+
+
+def test_many_changes_are_few_events_and_the_last_one_arrives() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.get(f"{url}/events") as answer:
+            await next_status(answer)
+            start, last, events = time.monotonic(), 0, 0
+
+            async def change() -> None:
+                for number in range(200):
+                    coordinator.change(round=number)
+                    await asyncio.sleep(0.005)
+
+            task = asyncio.create_task(change())
+            while last < 199:
+                last = (await next_status(answer))["round"]
+                events += 1
+            await task
+            assert events >= 3
+            assert events <= 1 + (time.monotonic() - start) / 0.2
+
+    run(test, FAST._replace(interval=0.2))
+
+
+def test_a_viewer_of_a_quiet_run_gets_fresh_ages_and_keep_alives() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.get(f"{url}/events") as answer:
+            await next_status(answer)
+            coordinator.facts["time"] = 999.0  # time passes; that's no change
+            while (await next_status(answer))["time"] != 999.0:
+                pass
+
+    run(test, FAST._replace(refresh=0.1))
+
+    async def silent(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.get(f"{url}/events") as answer:
+            await next_status(answer)
+            async with asyncio.timeout(5):
+                while await answer.content.readline() != b": keep-alive\n":
+                    pass
+
+    run(silent, FAST._replace(keep_alive=0.1))
+
+
+def test_a_failing_status_does_not_end_the_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.get(f"{url}/events") as answer:
+            await next_status(answer)
+            facts = coordinator.facts
+            coordinator.facts = {"bytes": object()}
+            coordinator.version += 1
+            coordinator.change()
+            await until(lambda: "no status to show" in caplog.text)
+            coordinator.facts = facts
+            coordinator.change(round=15)
+            while (await next_status(answer))["round"] != 15:
+                pass
+
+    run(test, FAST._replace(refresh=0.1))
+
+
+def test_viewers_are_limited_and_a_viewer_that_goes_makes_room() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        first = await client.get(f"{url}/events")
+        async with client.get(f"{url}/events") as second:
+            await next_status(second)
+            async with client.get(f"{url}/events") as third:
+                assert third.status == 503
+                assert int(third.headers["Retry-After"]) > 0
+                said = await third.json()
+                assert said["code"] == "busy"
+                assert "2 watch" in said["error"]
+            # Others are still served.
+            async with client.get(f"{url}/status") as answer:
+                assert answer.status == 200
+        first.close()
+        # Both went without a change that could have told the server.
+        await all_free(client, url, 2)
+
+    run(test, FAST._replace(viewers=2))
+
+
+def test_without_viewers_the_coordinator_is_not_asked() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        coordinator.change()
+        await asyncio.sleep(0.1)
+        assert coordinator.asked == 0
+        async with client.get(f"{url}/events") as answer:
+            await next_status(answer)
+        asked = -1
+        while asked != coordinator.asked:  # until the server saw that it went
+            asked = coordinator.asked
+            coordinator.change()
+            await asyncio.sleep(0.2)
+
+    run(test)
+
+
+def test_viewers_share_one_reading_of_the_status() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            answers = [
+                await stack.enter_async_context(client.get(f"{url}/events"))
+                for _ in range(8)
+            ]
+            for answer in answers:
+                await next_status(answer)
+            await asyncio.sleep(0.1)  # the first change is told of
+            asked = coordinator.asked
+            coordinator.change(round=14)
+            for answer in answers:
+                while (await next_status(answer))["round"] != 14:
+                    pass
+            assert coordinator.asked == asked + 1
+
+    run(test)
+
+
+def slow_viewer(url: str) -> socket.socket:
+    port = int(url.rsplit(":", 1)[1])
+    viewer = socket.socket()
+    viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    viewer.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        viewer.connect(("127.0.0.1", port))
+    return viewer
+
+
+def test_a_viewer_that_reads_nothing_is_cut_and_costs_one_event_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        written = []
+        write = aiohttp.web.StreamResponse.write
+
+        async def counting(self: Any, data: Any) -> None:
+            written.append(len(data))
+            await write(self, data)
+
+        monkeypatch.setattr(aiohttp.web.StreamResponse, "write", counting)
+        coordinator.change(why="x" * 8_000_000)  # more than the sockets hold
+        viewer = slow_viewer(url)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0.05)
+        await loop.sock_sendall(viewer, b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: len(written) == 1)
+        for number in range(20):
+            coordinator.change(round=number)
+            await asyncio.sleep(0.02)
+        assert len(written) == 1
+        # It's cut, not kept: its place is free, and the rest never comes.
+        await all_free(client, url, 2)
+        read = 0
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while part := await loop.sock_recv(viewer, 1 << 20):
+                    read += len(part)
+        assert read < 8_000_000
+        viewer.close()
+
+    run(test, FAST._replace(viewers=2, stall=1.0))
+
+
+def test_the_server_ends_though_somebody_watches() -> None:
+    async def main() -> None:
+        coordinator = FakeCoordinator(status())
+        async with aiohttp.ClientSession() as client:
+            async with served(coordinator, FAST._replace(keep_alive=60)) as url:
+                answer = await client.get(f"{url}/events")
+                await next_status(answer)
+                start = time.monotonic()
+            assert time.monotonic() - start < 3
+            rest = await asyncio.wait_for(answer.content.read(), 5)
+            assert b"\n\n" in rest + b"\n\n"
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_methods_that_make_no_sense_are_refused() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        async with client.head(f"{url}/events") as answer:
+            assert answer.status == 405
+        async with client.post(f"{url}/status") as answer:
+            assert answer.status == 405
+        async with client.head(f"{url}/healthz") as answer:
+            assert answer.status == 200
+
+    run(test)
+
+
+@pytest.mark.parametrize("count", [0, 1, 399, 400, 401, 5000])
+def test_an_event_stays_small_and_keeps_the_newest(count: int) -> None:
+    ce = [{"round": i} for i in range(count)]
+    said = for_page({"ce": ce, "rounds_log": ce, "round": 7})
+    assert said["round"] == 7
+    assert len(said["ce"]) <= 400
+    assert len(said["ce"]) >= min(count, 200)
+    assert said["ce"][-1:] == ce[-1:]
+    assert said["rounds_log"] == ce[-20:]
+    rounds = [point["round"] for point in said["ce"]]
+    assert rounds == sorted(set(rounds))
