@@ -1,0 +1,138 @@
+"""The moment of a run: which round, who is there, who was heard; and news of it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spheroid_jax.transport.assignment import Slot
+from spheroid_jax.transport.closing import Policy, Standing
+from spheroid_jax.transport.coordinator.history import History
+from spheroid_jax.transport.coordinator.members import Member, Members
+
+STATES = ("waiting", "open", "closing", "finished", "draining")
+
+
+class Settings(NamedTuple):
+    """What a coordinator does, as its configuration says.
+
+    Attributes:
+      blocks: B.
+      replicas: K; there are B x K slots.
+      rounds: how many; then the run is over.
+      local_steps: H, for the log.
+      workers: that must be there before the first round opens.
+      policy: when a round closes, and what becomes of late updates.
+      heartbeat: seconds between signs of life.
+      lease: seconds of silence after which a slot is given away.
+      drain: seconds to let uploads end when asked to stop.
+      eval_every: rounds between evaluations.
+      keep_best: whether the evaluation comes before the checkpoint.
+      welcome: what every worker is told: ``config``, ``config_sha256`` and
+        ``corpus_sha256`` of :class:`~spheroid_jax.transport.protocol.Registered`.
+    """
+
+    blocks: int
+    replicas: int
+    rounds: int
+    local_steps: int
+    workers: int
+    policy: Policy
+    heartbeat: float
+    lease: float
+    drain: float
+    eval_every: int
+    keep_best: bool
+    welcome: dict[str, Any]
+
+
+class Board:
+    """What the rounds write and the desk reads; of one event loop.
+
+    Attributes:
+      round: that is open, or the next one to open; counts from 0.
+      state: one of ``STATES``.
+      why: for a reader, where the state alone doesn't say it.
+      opened: when the round opened, by the clock.
+      heard: slots whose update of this round is accepted, and when it was.
+      version: counts changes that can be seen.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        members: Members,
+        history: History,
+        clock: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        """Nobody is there yet."""
+        self.settings, self.members, self.history = settings, members, history
+        self.now, self.say = clock, say
+        self.round = 0
+        self.state, self.why = "waiting", "no worker is there"
+        self.opened = self._began = clock()
+        self.before = 0.0
+        self.heard: dict[Slot, float] = {}
+        self.version = 0
+        self._news = asyncio.Event()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run has taken, over all restarts."""
+        return self.before + self.now() - self._began
+
+    def enter(self, state: str, why: str = "") -> None:
+        """Goes into a state, if it isn't in it, and tells."""
+        if (self.state, self.why) == (state, why):
+            return
+        if state == "waiting":
+            self.say(f"waiting: {why}")
+        self.state, self.why = state, why
+        self.tell()
+
+    def tell(self) -> None:
+        """There is news: wakes whoever waits for some."""
+        self.version += 1
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def news(self, seconds: float) -> None:
+        """Waits for news, at most so long."""
+        event = self._news
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), min(max(seconds, 0.0), 3600.0))
+
+    def wanted(self, round_: int) -> bool:
+        """Whether an update of that round can still count."""
+        policy = self.settings.policy
+        age = self.round - round_
+        if age == 0:
+            return self.state != "closing" or policy.late == "gate"
+        return policy.late == "gate" and 0 < age <= policy.max_age
+
+    def behind(self, member: Member) -> bool:
+        """Whether a worker is still at an earlier round's update, and may be."""
+        return 0 <= member.working < self.round and self.wanted(member.working)
+
+    def standing(self) -> Standing:
+        """Of whom the round has heard, and of whom it may yet hear."""
+        expected = {
+            slot
+            for name, slot in self.members.held.items()
+            if not self.behind(self.members.get(name))
+        }
+        slots = frozenset(expected | self.heard.keys())
+        return Standing(self.opened, slots, dict(self.heard))
+
+    def paused(self) -> str:
+        """Why no time passes in this round, or nothing."""
+        live, needed = len(self.members.live()), self.settings.workers
+        if self.round == 0 and not self.heard and live < needed:
+            return f"{live} of {needed} workers are there"
+        return "" if live or self.heard else "no worker is there"
+
+    def problem(self, text: str) -> None:
+        """Something an operator should know."""
+        self.history.problem(text)
+        self.say(text)

@@ -1,0 +1,193 @@
+"""What the coordinator answers its workers; whichever front they come by."""
+
+from pathlib import Path
+from typing import Any
+
+from spheroid_jax.transport.assignment import Slot
+from spheroid_jax.transport.coordinator.board import Board
+from spheroid_jax.transport.coordinator.intake import Intake
+from spheroid_jax.transport.coordinator.members import PHASES, Member
+from spheroid_jax.transport.coordinator.status import describe
+from spheroid_jax.transport.items.published import Published
+from spheroid_jax.transport.protocol import (
+    VERSION,
+    Heartbeat,
+    Item,
+    Leave,
+    ProtocolError,
+    Pulse,
+    Register,
+    Registered,
+    Upload,
+    Verdict,
+    Work,
+    WorkRequest,
+)
+from spheroid_jax.transport.tokens import Tokens
+
+
+class Desk:
+    """Implements :class:`~spheroid_jax.transport.coordinator_api.CoordinatorAPI`."""
+
+    def __init__(
+        self, board: Board, intake: Intake, tokens: Tokens, run_id: str
+    ) -> None:
+        """Answers for the run ``run_id``, as ``board`` says."""
+        self.board, self.intake = board, intake
+        self.published = Published()
+        self.parts: list[dict[str, Item]] = []
+        self._tokens, self._run_id = tokens, run_id
+
+    async def register(self, worker: str, request: Register) -> Registered:
+        """See :class:`CoordinatorAPI`."""
+        if request.protocol != VERSION:
+            raise ProtocolError(
+                f"the coordinator speaks version {VERSION} of the protocol, the worker "
+                f"{request.protocol}: install the same version of spheroid_jax",
+                status=409,
+                code="version",
+            )
+        board = self.board
+        known = board.members.get(worker).live
+        board.members.register(worker, request, board.now())
+        if not known:
+            board.say(f"{worker} is here ({request.device or 'unknown device'})")
+        board.tell()
+        return Registered(
+            protocol=VERSION,
+            run=self._run_id,
+            worker=worker,
+            lease=board.settings.lease,
+            heartbeat=board.settings.heartbeat,
+            **board.settings.welcome,
+        )
+
+    async def work(self, worker: str, request: WorkRequest) -> Work:
+        """See :class:`CoordinatorAPI`."""
+        board = self.board
+        ends = board.now() + request.wait
+        while True:
+            member = self._speaking(worker, request.session)
+            work = self._offer(member, request.after)
+            remaining = ends - board.now()
+            if work.do != "wait" or remaining <= 0:
+                return work
+            await board.news(remaining)
+
+    async def heartbeat(self, worker: str, request: Heartbeat) -> Pulse:
+        """See :class:`CoordinatorAPI`."""
+        member = self._speaking(worker, request.session)
+        for phase in PHASES:
+            member.phases[phase] += getattr(request, f"{phase}_seconds")
+        if member.doing != request.doing:
+            member.doing = request.doing
+            self.board.tell()
+        return Pulse(self.board.round, self.board.wanted(request.round))
+
+    async def leave(self, worker: str, request: Leave) -> None:
+        """See :class:`CoordinatorAPI`."""
+        member = self._speaking(worker, request.session)
+        self.board.members.leave(member)
+        self.board.say(f"{worker} has left")
+        self.board.tell()
+
+    async def begin(self, worker: str, request: Upload) -> Verdict | None:
+        """See :class:`CoordinatorAPI`."""
+        member = self._speaking(worker, request.session)
+        verdict = self.intake.precheck(worker, request)
+        if verdict is not None:
+            self._settle(member, request, verdict)
+        elif member.doing != "sending":
+            member.doing = "sending"
+            self.board.tell()
+        return verdict
+
+    async def commit(self, worker: str, request: Upload, path: Path) -> Verdict:
+        """See :class:`CoordinatorAPI`."""
+        member = self._speaking(worker, request.session)
+        verdict, is_new = await self.intake.take(worker, request, path)
+        if is_new:
+            member.accepted += 1
+            member.age_sum += verdict.age
+            if request.round == verdict.applies_in == self.board.round:
+                slot = Slot(request.block, request.replica)
+                self.board.heard[slot] = self.board.now()
+        self._settle(member, request, verdict)
+        return verdict
+
+    def item(self, digest: str) -> Path | None:
+        """See :class:`CoordinatorAPI`."""
+        return self.published.path(digest)
+
+    def worker_of(self, token: str) -> str | None:
+        """See :class:`CoordinatorAPI`."""
+        return self._tokens.name_of(token)
+
+    def status(self) -> dict[str, Any]:
+        """See :class:`CoordinatorAPI`."""
+        return describe(self.board, self._run_id)
+
+    async def changed(self, seen: int, wait: float) -> int:
+        """See :class:`CoordinatorAPI`."""
+        board = self.board
+        ends = board.now() + wait
+        while board.version <= seen and (left := ends - board.now()) > 0:
+            await board.news(left)
+        return board.version
+
+    def add_bytes(self, worker: str, *, down: int = 0, up: int = 0) -> None:
+        """See :class:`CoordinatorAPI`."""
+        member = self.board.members.get(worker)
+        member.down += down
+        member.up += up
+        self.board.history.count_bytes(down, up)
+
+    def _speaking(self, worker: str, session: str) -> Member:
+        board = self.board
+        was_live = board.members.get(worker).live
+        member = board.members.speaking(worker, session, board.now())
+        if not was_live:  # its lease had run out, and here it is
+            board.tell()
+        return member
+
+    def _offer(self, member: Member, after: int) -> Work:
+        board = self.board
+        if board.state == "finished":
+            return Work("stop", why="all rounds are done", round=board.round)
+        if board.state != "open":
+            return Work("wait", why=board.why or board.state, round=board.round)
+        board.members.fill(set(board.heard))
+        slot = board.members.held.get(member.name)
+        if slot is None:
+            return Work("wait", why="a spare: every slot is taken", round=board.round)
+        if after >= board.round or slot in board.heard:
+            return Work("wait", why="the round is still open", round=board.round)
+        member.working, member.doing = board.round, "fetching"
+        board.tell()
+        deadline = board.settings.policy.deadline
+        left = board.opened + deadline - board.now()
+        return Work(
+            "train",
+            round=board.round,
+            block=slot.block,
+            replica=slot.replica,
+            deadline=None if deadline == float("inf") else max(0.0, left),
+            items=self.parts[slot.block],
+            ticket=self.intake.ticket(member.name, board.round, slot),
+        )
+
+    def _settle(self, member: Member, request: Upload, verdict: Verdict) -> None:
+        """The worker is told what became of its update; counted once."""
+        if member.done < request.round:
+            member.done = request.round
+            if verdict.verdict in ("late", "stale"):
+                member.late += 1
+            if verdict.verdict == "rejected":
+                member.rejected += 1
+                self.board.problem(
+                    f"rejected the update of {member.name} in round {request.round}: "
+                    f"{verdict.why}"
+                )
+        if member.working <= request.round:
+            member.working, member.doing = -1, "waiting"
+        self.board.tell()

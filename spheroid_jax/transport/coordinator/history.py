@@ -1,0 +1,64 @@
+"""The rounds so far: what was heard, moved and measured, and what went wrong."""
+
+import collections
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+SHOWN_PROBLEMS, PARTICIPATION_ROUNDS = 50, 20
+
+
+class History:
+    """The rounds so far, and what went wrong in them."""
+
+    def __init__(
+        self,
+        rounds: Iterable[tuple[int, Mapping[str, Any]]],
+        ce: Iterable[Mapping[str, Any]],
+        round_: int,
+    ) -> None:
+        """Takes up the records of a ledger, up to ``round_``."""
+        self.rounds = [{"round": n, **facts} for n, facts in rounds if n <= round_]
+        self.ce = [dict(point) for point in ce if point["round"] <= round_]
+        self.problems: collections.deque[dict[str, Any]] = collections.deque(
+            maxlen=SHOWN_PROBLEMS
+        )
+        self._bytes = {"bytes_up": 0, "bytes_down": 0}
+
+    def add(self, number: int, facts: Mapping[str, Any]) -> None:
+        """A round is done."""
+        self.rounds.append({"round": number, **facts})
+
+    def problem(self, text: str) -> None:
+        """Something an operator should know."""
+        self.problems.append({"time": time.time(), "text": text})
+
+    def count_bytes(self, down: int, up: int) -> None:
+        """Bytes over the wire, seen from the workers."""
+        self._bytes["bytes_down"] += down
+        self._bytes["bytes_up"] += up
+
+    def take_bytes(self) -> dict[str, int]:
+        """Bytes since the last call."""
+        taken, self._bytes = self._bytes, {"bytes_up": 0, "bytes_down": 0}
+        return taken
+
+    def total_bytes(self) -> dict[str, int]:
+        """Bytes of all rounds, and of the open one."""
+        return {
+            way: self._bytes[f"bytes_{way}"]
+            + sum(r[f"bytes_{way}"] for r in self.rounds)
+            for way in ("down", "up")
+        }
+
+    def staleness(self) -> list[int]:
+        """How many updates were applied at which age."""
+        ages = collections.Counter(a for r in self.rounds for a in r["ages"])
+        return [ages[age] for age in range(max(ages, default=0) + 1)]
+
+    def participation(self, block: int, replicas: int) -> float:
+        """Share of a block's slots heard over the last rounds."""
+        recent = self.rounds[-PARTICIPATION_ROUNDS:]
+        if not recent:
+            return 0.0
+        return sum(r["blocks"][block] for r in recent) / (len(recent) * replicas)

@@ -1,0 +1,277 @@
+"""What becomes of an update: checked, put on disk, promised; in this order."""
+
+import asyncio
+import errno
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spheroid_jax import manifests
+from spheroid_jax.transport.assignment import Slot
+from spheroid_jax.transport.closing import Fate, Policy, fate
+from spheroid_jax.transport.ledger import (
+    AcceptedUpdate,
+    Duplicate,
+    Ledger,
+    LedgerError,
+)
+from spheroid_jax.transport.protocol import (
+    ProtocolError,
+    Upload,
+    Verdict,
+    upload_name,
+)
+from spheroid_jax.transport.updates import (
+    NormBound,
+    Screened,
+    UpdateError,
+    UpdateReader,
+    screen,
+)
+
+HEADER_ROOM = 1 << 20  # bytes that an update may have beside four for each element
+SUFFIX = ".update"
+
+
+class OpenRound(NamedTuple):
+    """What intake has to know of the moment."""
+
+    number: int
+    closing: bool
+
+
+class Intake:
+    """The only way by which an update gets in.
+
+    An update is accepted once it is a file in ``directory`` and a row of the ledger;
+    what is a file alone is a leftover of a crash, and nobody was told of it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        ledger: Ledger,
+        policy: Policy,
+        expected: dict[str, tuple[int, ...]],
+        bounds: NormBound,
+        norms: Callable[[], list[float]],
+        now: Callable[[], OpenRound],
+    ) -> None:
+        """Opens ``directory`` and deletes what isn't in the ledger."""
+        self._directory, self._ledger, self._policy = directory, ledger, policy
+        self._expected, self._now = expected, now
+        self._bounds, self._norms = bounds, norms
+        elements = sum(_size(shape) for shape in expected.values())
+        self._limit = 4 * elements + HEADER_ROOM
+        self._secret = bytes.fromhex(_kept(ledger, "ticket_key"))
+        self._busy = 0
+        self._free = asyncio.Event()
+        self._free.set()
+        self._screens = asyncio.Semaphore(2)  # each holds a few buffers
+        self._taking = asyncio.Lock()
+        directory.mkdir(parents=True, exist_ok=True)
+        # In memory too: a look-up must not wait for another update's way to the disk.
+        self._known = {update.name: update for update in ledger.remembered()}
+        kept = {self.path(update.name) for update in ledger.accepted()}
+        for file in set(directory.iterdir()) - kept:
+            file.unlink()
+
+    def ticket(self, worker: str, round_: int, slot: Slot) -> str:
+        """Proof that the worker was given this work; good after a restart, too."""
+        text = f"{worker}|{round_}|{slot.block}|{slot.replica}"
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
+
+    def path(self, name: str) -> Path:
+        """Where an accepted update is."""
+        return self._directory / f"{name}{SUFFIX}"
+
+    async def settled(self) -> None:
+        """Waits for updates that are being accepted at this moment."""
+        await self._free.wait()
+
+    def precheck(self, worker: str, upload: Upload) -> Verdict | None:
+        """A verdict that can be given without the update; None: it is welcome.
+
+        Raises:
+          ProtocolError: the worker was given other work, or it is too large.
+        """
+        slot = Slot(upload.block, upload.replica)
+        if not hmac.compare_digest(
+            self.ticket(worker, upload.round, slot).encode(),
+            upload.ticket.encode(errors="replace"),
+        ):
+            raise ProtocolError(
+                f"{worker} wasn't given block {upload.block}, replica "
+                f"{upload.replica} in round {upload.round}: ask for work first",
+                status=403,
+                code="forbidden",
+            )
+        if upload.bytes > self._limit:
+            raise ProtocolError(
+                f"an update has at most {self._limit} bytes, not {upload.bytes}",
+                status=413,
+                code="too_large",
+            )
+        name = upload_name(worker, upload)
+        if (before := self._known.get(name)) is not None:
+            return _accepted(before, "it was accepted before")
+        found = self._fate(upload)
+        if found.verdict != "accepted":
+            return _verdict(found)
+        for other in self._known.values():
+            if other.round == upload.round and (
+                other.worker == worker or Slot(other.block, other.replica) == slot
+            ):
+                return Verdict("duplicate", f"{other.name} has its place")
+        return None
+
+    def heard(self, round_: int) -> set[Slot]:
+        """Slots whose update of that round is accepted."""
+        return {
+            Slot(u.block, u.replica) for u in self._known.values() if u.round == round_
+        }
+
+    def forget(self, before_round: int) -> None:
+        """Deletes what has been applied; a replay of it is a duplicate all the same.
+
+        Raises:
+          LedgerError: it can't be written down.
+        """
+        for update in self._ledger.forget(before_round):
+            self.path(update.name).unlink(missing_ok=True)
+        self._known = {u.name: u for u in self._ledger.remembered()}
+
+    async def take(
+        self, worker: str, upload: Upload, path: Path
+    ) -> tuple[Verdict, bool]:
+        """Checks the file and accepts it, or deletes it and says why.
+
+        Returns:
+          The verdict, and whether the update is in by this very call.
+
+        Raises:
+          ProtocolError: no room on the disk; the file is left, so try again.
+        """
+        verdict, is_new = self.precheck(worker, upload), False
+        if verdict is None:
+            async with self._screens:
+                norm = self._norms()[upload.block]
+                bound = self._bounds.bound(upload.block, norm)
+                found = await asyncio.to_thread(_screened, path, self._expected, bound)
+            if found.why:
+                verdict = Verdict("rejected", found.why)
+            else:
+                async with self._taking:
+                    verdict, is_new = await self._accept(
+                        worker, upload, path, found.norm
+                    )
+        if not is_new:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        return verdict, is_new
+
+    async def _accept(
+        self, worker: str, upload: Upload, path: Path, norm: float
+    ) -> tuple[Verdict, bool]:
+        # The round may have closed meanwhile, or another update have come first.
+        verdict = self.precheck(worker, upload)
+        if verdict is not None:
+            return verdict, False
+        found = self._fate(upload)
+        update = AcceptedUpdate(
+            name=upload_name(worker, upload),
+            worker=worker,
+            block=upload.block,
+            replica=upload.replica,
+            round=upload.round,
+            applies_in=found.applies_in,
+            bytes=upload.bytes,
+            norm=norm,
+            loss=upload.loss,
+        )
+        self._busy += 1
+        self._free.clear()
+        try:
+            await asyncio.to_thread(self._store, path, update)
+        except Duplicate as error:
+            return Verdict("duplicate", str(error)), False
+        except (LedgerError, OSError) as error:
+            raise _no_room(error) from error
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._free.set()
+        self._known[update.name] = update
+        self._bounds.accept(upload.block, norm)
+        return _accepted(update, found.why), True
+
+    def _store(self, path: Path, update: AcceptedUpdate) -> None:
+        manifests.sync(path)
+        kept = self.path(update.name)
+        os.replace(path, kept)
+        try:
+            manifests.sync(self._directory)
+            self._ledger.accept(update)
+        except BaseException:
+            os.replace(kept, path)
+            raise
+
+    def _fate(self, upload: Upload) -> Fate:
+        now = self._now()
+        return fate(self._policy, upload.round, now.number, now.closing)
+
+
+def _screened(
+    path: Path, expected: dict[str, tuple[int, ...]], bound: float | None
+) -> Screened:
+    try:
+        with UpdateReader(path) as reader:
+            return screen(reader, expected, bound)
+    except UpdateError as error:
+        return Screened(float("nan"), str(error))
+
+
+def _accepted(update: AcceptedUpdate, why: str) -> Verdict:
+    age = update.applies_in - update.round
+    return Verdict("accepted", why, age=age, applies_in=update.applies_in)
+
+
+def _verdict(found: Fate) -> Verdict:
+    word: Any = found.verdict
+    return Verdict(word, found.why, age=found.age, applies_in=found.applies_in)
+
+
+def _no_room(error: Exception) -> ProtocolError:
+    full = getattr(error, "disk_full", False) or getattr(error, "errno", 0) in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+    )
+    if full:
+        return ProtocolError(
+            "the coordinator's disk is full: try again later",
+            status=507,
+            code="disk_full",
+        )
+    return ProtocolError(
+        "the coordinator can't write to its disk: try again later",
+        status=503,
+        code="busy",
+    )
+
+
+def _kept(ledger: Ledger, key: str) -> str:
+    """A secret of the run, made once."""
+    found = ledger.noted(key)
+    if found is None:
+        found = os.urandom(32).hex()
+        ledger.note(key, found)
+    return str(found)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

@@ -1,0 +1,165 @@
+"""Workers as the coordinator knows them: sessions, leases, slots, what they did."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spheroid_jax.transport.assignment import Slot, assign
+from spheroid_jax.transport.protocol import ProtocolError, Register
+
+_COUNTED = ("accepted", "late", "rejected", "age_sum", "down", "up")
+PHASES = ("fetch", "train", "send", "wait")
+
+
+@dataclasses.dataclass
+class Member:
+    """A worker of the present or of the past.
+
+    Attributes:
+      name: that of its token.
+      order: in which it joined.
+      session: the process that speaks for it; empty after a restart.
+      seen: when it gave a sign of life, by the coordinator's clock.
+      live: whether it holds a lease.
+      doing: what it said.
+      working: round of the work that it was given and hasn't delivered; -1 for none.
+      phases: seconds by phase, over all its rounds.
+    """
+
+    name: str
+    order: int
+    session: str = ""
+    seen: float = 0.0
+    live: bool = False
+    device: str = ""
+    doing: str = "waiting"
+    working: int = -1
+    done: int = -1
+    accepted: int = 0
+    late: int = 0
+    rejected: int = 0
+    age_sum: int = 0
+    down: int = 0
+    up: int = 0
+    phases: dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(PHASES, 0.0)
+    )
+
+
+class Members:
+    """All workers, and which slot each of the live ones holds."""
+
+    def __init__(self, blocks: int, replicas: int, lease: float) -> None:
+        """No workers yet; slots are ``blocks`` x ``replicas``."""
+        self._blocks, self._replicas, self._lease = blocks, replicas, lease
+        self._by_name: dict[str, Member] = {}
+        self.held: dict[str, Slot] = {}
+        self.last_trained = [-1] * blocks
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_name.values())
+
+    def live(self) -> list[Member]:
+        """Workers with a lease, in order of joining."""
+        found = [member for member in self if member.live]
+        return sorted(found, key=lambda member: member.order)
+
+    def get(self, name: str) -> Member:
+        """The worker of that name, known from now on."""
+        if name not in self._by_name:
+            self._by_name[name] = Member(name, len(self._by_name))
+        return self._by_name[name]
+
+    def register(self, name: str, request: Register, now: float) -> Member:
+        """A process of the worker starts; it speaks for it from now on."""
+        member = self.get(name)
+        if member.session != request.session:
+            member.session, member.working = request.session, -1
+        if not member.live:
+            member.order = 1 + max((m.order for m in self), default=0)
+        member.live, member.seen = True, now
+        member.device = request.device
+        return member
+
+    def speaking(self, name: str, session: str, now: float) -> Member:
+        """The worker that this process speaks for; renews its lease.
+
+        Raises:
+          ProtocolError: it must register first, or another process has taken over.
+        """
+        member = self._by_name.get(name)
+        if member is None or not member.session:
+            raise ProtocolError(
+                f"worker {name} is not registered: register first",
+                status=409,
+                code="unknown",
+            )
+        if member.session != session:
+            raise ProtocolError(
+                f"another process has taken over as {name}: use one token a worker",
+                status=409,
+                code="superseded",
+            )
+        member.live, member.seen = True, now
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Takes the worker's lease and slot away."""
+        member.live, member.working = False, -1
+        self.held.pop(member.name, None)
+
+    def expire(self, now: float) -> list[Member]:
+        """Those whose lease has run out; they have none any more."""
+        silent = [m for m in self.live() if now - m.seen > self._lease]
+        for member in silent:
+            self.leave(member)
+        return silent
+
+    def next_expiry(self) -> float:
+        """When the next lease runs out if nobody is heard of."""
+        return min((m.seen + self._lease for m in self.live()), default=float("inf"))
+
+    def reassign(self) -> None:
+        """Gives slots out anew, as a round opens."""
+        self.held = assign(
+            [m.name for m in self.live()],
+            self.held,
+            self._blocks,
+            self._replicas,
+            self.last_trained,
+        )
+
+    def fill(self, taken: set[Slot]) -> None:
+        """Gives free slots to those without one, in the middle of a round.
+
+        Nobody moves. ``taken`` are slots that need nobody any more.
+        """
+        for member in self.live():
+            if member.name not in self.held:
+                wanted = assign(
+                    [m.name for m in self.live()],
+                    self.held,
+                    self._blocks,
+                    self._replicas,
+                    self.last_trained,
+                ).get(member.name)
+                busy = taken | set(self.held.values())
+                if wanted is not None and wanted not in busy:
+                    self.held[member.name] = wanted
+
+    def counts(self) -> dict[str, Any]:
+        """What is to outlive a restart."""
+        return {
+            m.name: {name: getattr(m, name) for name in (*_COUNTED, "phases", "device")}
+            for m in self
+        }
+
+    def recount(self, counts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes up the counts of before a restart."""
+        for name, counted in counts.items():
+            member = self.get(name)
+            for field, value in counted.items():
+                if field == "phases":
+                    member.phases = {**member.phases, **value}
+                else:
+                    setattr(member, field, value)

@@ -1,0 +1,252 @@
+"""The model at the coordinator: stepped by what arrived, saved, served, evaluated.
+
+The maths is that of every other round (:mod:`spheroid_jax.rounds`); what differs is
+that pseudo-gradients come from files, and that one block is aggregated at a time.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from spheroid_jax.checkpoints import Checkpoints
+from spheroid_jax.checkpoints.leaves import block_item, named
+from spheroid_jax.partition import Params
+from spheroid_jax.rounds import Engine, init_outer, step_block, step_shared
+from spheroid_jax.transport.items.published import Published
+from spheroid_jax.transport.protocol import Item
+from spheroid_jax.transport.updates import UpdateReader, Weighted, aggregate
+
+BLOCK, INTERFACE = "block", "interface"
+
+
+class ExchangeState(NamedTuple):
+    """What a coordinator's checkpoint holds.
+
+    Attributes:
+      params: the assembled model.
+      outer: state of the outer optimizer.
+      round: rounds done, int32 scalar.
+      key: the run's random key; round r of a worker uses ``fold_in(key, r)``.
+    """
+
+    params: Params
+    outer: optax.OptState
+    round: Array
+    key: Array
+
+
+class Arrival(NamedTuple):
+    """An accepted update on disk, ``age`` rounds old when it is applied."""
+
+    path: Path
+    block: int
+    age: int
+
+
+class Rules(NamedTuple):
+    """How updates of a block's replicas become one pseudo-gradient.
+
+    Attributes:
+      weigh: ages (float32) to weights; None for one.
+      rule: ``mean``, ``trimmed_mean`` or ``median``.
+      trim: share left out at each end; ``trimmed_mean`` only.
+    """
+
+    weigh: Callable[[Array], Array] | None = None
+    rule: str = "mean"
+    trim: float = 0.2
+
+
+class Model:
+    """The assembled model between two rounds; one thread at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rules: Rules,
+        first: Callable[[], tuple[Params, Array]],
+        judge: Callable[[Params], dict[str, float]],
+        checkpoints: Checkpoints,
+        directory: Path,
+    ) -> None:
+        """Takes up the newest checkpoint, or saves a fresh model as round 0.
+
+        Args:
+          engine: partition and outer optimizer of the round.
+          rules: of aggregation.
+          first: the parameters and the random key of a fresh run.
+          judge: parameters to losses on validation.
+          checkpoints: of the run.
+          directory: where they are.
+
+        Raises:
+          spheroid_jax.checkpoints.CheckpointError: nothing can be restored or saved.
+        """
+        self._engine, self._rules, self._judge = engine, rules, judge
+        self._checkpoints, self._directory = checkpoints, directory
+        self._step_block = jax.jit(
+            lambda *given: step_block(engine, *given), donate_argnums=(1, 2)
+        )
+        self._step_shared = jax.jit(
+            lambda *given: step_shared(engine, *given), donate_argnums=(1, 2)
+        )
+        self._state = self._start(first)
+        self._saved = self.round
+        self._norms = _part_norms(self._state.params).tolist()
+        shapes = jax.eval_shape(engine.partition.take, self._state.params)
+        self.expected = {name: x.shape[1:] for name, x in named(shapes).items()}
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return int(self._state.round)
+
+    @property
+    def params(self) -> Params:
+        """The assembled model; the next step takes its memory."""
+        return self._state.params
+
+    @property
+    def state(self) -> ExchangeState:
+        """All that a checkpoint holds."""
+        return self._state
+
+    def norms(self) -> list[float]:
+        """The Euclidean norm of every block's part; from any thread."""
+        return self._norms
+
+    def publish(self, published: Published) -> list[dict[str, Item]]:
+        """Offers the newest checkpoint, and goes on offering the one before.
+
+        Returns:
+          The items of each block's part.
+
+        Raises:
+          spheroid_jax.manifests.Damage: it isn't what was written.
+        """
+        items = published.publish(self._directory / str(self._saved))
+        published.withdraw(self._directory / str(self._saved - 2))
+        count = self._engine.partition.count
+        return [
+            {BLOCK: items[block_item(b)], INTERFACE: items[INTERFACE]}
+            for b in range(count)
+        ]
+
+    def step(self, arrivals: Sequence[Arrival]) -> None:
+        """Applies what arrived: the model of the next round, in memory only.
+
+        Files are read piece by piece, one block after the other, so memory does not
+        grow with the number of updates. Blocks that nothing arrived for stay.
+        """
+        shared: dict[str, np.ndarray] = {}
+        ages = []
+        params, outer = self._state.params, self._state.outer
+        ordered = sorted(arrivals, key=lambda a: a.block)  # stable: order of slots
+        for block, group in itertools.groupby(ordered, key=lambda a: a.block):
+            ups = list(group)
+            gradient = self._aggregate(ups)
+            ages.append(float(np.mean([a.age for a in ups], dtype=np.float32)))
+            own = self._tree(params["blocks"], BLOCK, gradient)
+            params, outer = self._step_block(
+                own, outer, params, jnp.int32(block), jnp.float32(ages[-1])
+            )
+            for name, leaf in gradient.items():
+                if name.startswith(INTERFACE):
+                    shared[name] = shared[name] + leaf if name in shared else leaf
+        if ages:
+            mean = {n: leaf / np.float32(len(ages)) for n, leaf in shared.items()}
+            tree = {INTERFACE: self._tree(params[INTERFACE], INTERFACE, mean)}
+            params, outer = self._step_shared(
+                tree, outer, params, jnp.float32(np.mean(ages, dtype=np.float32))
+            )
+        self._state = ExchangeState(
+            params, outer, self._state.round + 1, self._state.key
+        )
+        self._norms = _part_norms(params).tolist()
+
+    def save(self, *, metric: float | None = None, age: float = 0.0) -> None:
+        """Saves the model of :meth:`step`; it counts when this returns.
+
+        May be called again if it failed: the step isn't done twice.
+
+        Raises:
+          spheroid_jax.checkpoints.CheckpointError: it isn't saved.
+        """
+        if self._saved == self.round:
+            return
+        self._checkpoints.save(self.round, self._state, {}, metric=metric, age=age)
+        self._checkpoints.wait()
+        self._saved = self.round
+
+    def is_finite(self) -> bool:
+        """Whether every parameter is a number."""
+        return bool(_all_finite(self._state.params))
+
+    def evaluate(self) -> dict[str, float]:
+        """Losses on validation."""
+        return self._judge(self._state.params)
+
+    def _start(self, first: Callable[[], tuple[Params, Array]]) -> ExchangeState:
+        def fresh() -> ExchangeState:
+            params, key = first()
+            outer = init_outer(self._engine, params)
+            return ExchangeState(params, outer, jnp.int32(0), key)
+
+        if self._checkpoints.latest() is None:
+            state = jax.jit(fresh)()
+            self._checkpoints.save(0, state, {})
+            self._checkpoints.wait()
+            return state
+        found: ExchangeState = self._checkpoints.restore(jax.eval_shape(fresh))[0]
+        return found
+
+    def _aggregate(self, arrivals: Sequence[Arrival]) -> dict[str, np.ndarray]:
+        """One pseudo-gradient of a block's part, float32 by leaf."""
+        with contextlib.ExitStack() as stack:
+            weighted = [
+                Weighted(stack.enter_context(UpdateReader(a.path)), self._weight(a.age))
+                for a in arrivals
+            ]
+            whole = {n: np.zeros(s, np.float32) for n, s in self.expected.items()}
+            for name, start, piece in aggregate(
+                weighted, self._rules.rule, trim=self._rules.trim
+            ):
+                whole[name].reshape(-1)[start : start + piece.size] = piece
+        return whole
+
+    def _weight(self, age: int) -> float:
+        weigh = self._rules.weigh
+        return 1.0 if weigh is None else float(weigh(jnp.float32(age)))
+
+    @staticmethod
+    def _tree(like: Any, prefix: str, leaves: dict[str, np.ndarray]) -> Any:
+        """Leaves put into the structure of ``like``, which the model has under it."""
+        names = list(named({prefix: like}))
+        return jax.tree.unflatten(
+            jax.tree.structure(like), [jnp.asarray(leaves[n]) for n in names]
+        )
+
+
+@jax.jit
+def _part_norms(params: Params) -> Array:
+    def square(leaf: Array) -> Array:
+        return jnp.sum(jnp.square(leaf.astype(jnp.float32)))
+
+    blocks = jax.vmap(lambda b: sum(map(square, jax.tree.leaves(b))))(params["blocks"])
+    shared = sum(map(square, jax.tree.leaves(params[INTERFACE])))
+    return jnp.sqrt(blocks + shared)
+
+
+@jax.jit
+def _all_finite(params: Params) -> Array:
+    return jnp.all(
+        jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)])
+    )
