@@ -1,0 +1,6 @@
+"""The exchange over HTTP: what the coordinator serves and what a worker asks.
+
+``server`` builds and runs the application, ``routes`` answers, ``downloads`` sends the
+files of items, ``uploads`` keeps what has come of an update, ``limits`` says how much
+and how slowly a peer may talk. ``client`` is the worker's side.
+"""

@@ -1,0 +1,208 @@
+"""How much, how many and how slowly: what a peer may take of the coordinator."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from spheroid_jax.transport.protocol import MESSAGE_LIMIT, ProtocolError
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of the HTTP server; seconds and bytes.
+
+    Attributes:
+      message: bytes of a JSON body.
+      message_seconds: for a JSON body to arrive whole.
+      upload: bytes of an update.
+      idle: seconds without a byte after which a transfer is cut.
+      rate: bytes per second below which a transfer is cut; over ``window``.
+      window: seconds over which ``rate`` is a mean.
+      requests: of one worker at once, long polls among them.
+      transfers: of one worker at once, uploads and downloads each.
+      keepalive: seconds that a connection may wait for its next request, and for
+        the headers of one.
+      linger: seconds to read and forget a refused body, so that the peer gets the
+        answer in place of a reset.
+      connections: of everybody at once.
+      line: bytes of a request line and of a header.
+      headers: number of them.
+      shutdown: seconds for running requests when the server closes.
+    """
+
+    message: int = MESSAGE_LIMIT
+    message_seconds: float = 10.0
+    upload: int = 64 << 30
+    idle: float = 30.0
+    rate: float = 1024.0
+    window: float = 60.0
+    requests: int = 16
+    transfers: int = 4
+    keepalive: float = 75.0
+    linger: float = 2.0
+    connections: int = 1024
+    line: int = 4096
+    headers: int = 64
+    shutdown: float = 5.0
+
+
+class Pace:
+    """Whether a peer moves bytes fast enough; ``limits.idle`` and ``limits.rate``.
+
+    Pure but for the clock: times are given. ``deadline`` is when the peer has to be
+    cut, unless ``moved`` is called before.
+    """
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._last = self._start = now
+        self._bytes = 0
+
+    @property
+    def deadline(self) -> float:
+        """Seconds, of the clock of ``now``."""
+        limits = self._limits
+        idle = self._last + limits.idle
+        if self._bytes >= limits.rate * limits.window:
+            return idle
+        return min(idle, self._start + limits.window)
+
+    def moved(self, count: int, now: float) -> None:
+        """``count`` bytes came or went since the last call."""
+        self._last = now
+        self._bytes += count
+        if now - self._start >= self._limits.window:
+            # The window was passed, or ``deadline`` would have been missed.
+            self._start, self._bytes = now, 0
+
+    def excuse(self, seconds: float) -> None:
+        """The peer had to wait for us that long."""
+        self._last += seconds
+        self._start += seconds
+
+
+class Gate:
+    """At most ``most`` at once for each worker."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._inside: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def enter(self, worker: str) -> Iterator[None]:
+        """Holds one of the worker's places.
+
+        Raises:
+          ProtocolError: 429, all are taken.
+        """
+        if self._inside[worker] >= self._most:
+            raise ProtocolError(
+                f"{self._most} {self._what} at once are all that a worker may have; "
+                "wait for one to end",
+                status=429,
+                code="busy",
+            )
+        self._inside[worker] += 1
+        try:
+            yield
+        finally:
+            self._inside[worker] -= 1
+            if not self._inside[worker]:
+                del self._inside[worker]
+
+
+class Whole:
+    """The pace of a body that has to be there by ``deadline``, whatever its pace."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+
+    def moved(self, count: int, now: float) -> None:
+        """Changes nothing."""
+
+    def excuse(self, seconds: float) -> None:
+        """Changes nothing."""
+
+
+class Body:
+    """A request's body, read piece by piece and counted, whatever its headers say.
+
+    Args:
+      request: whose body it is.
+      most: bytes that it may have.
+      pace: that it has to keep, by the event loop's clock.
+    """
+
+    def __init__(self, request: web.Request, most: int, pace: Pace | Whole) -> None:
+        self._request, self._most, self._pace = request, most, pace
+        self._time = asyncio.get_running_loop().time
+        self._since: float | None = None
+        self.bytes = 0
+
+    async def read(self) -> bytes:
+        """What has come since; empty at the end.
+
+        Raises:
+          ProtocolError: 413 too long, 408 too slow, 400 not framed as HTTP wants.
+          ConnectionError: the peer is gone.
+        """
+        if self._since is None:
+            self._begin()
+        else:
+            self._pace.excuse(self._time() - self._since)
+        try:
+            async with asyncio.timeout_at(self._pace.deadline):
+                data = await self._request.content.readany()
+        except TimeoutError as error:
+            raise ProtocolError(
+                f"the body came too slowly; {self.bytes} bytes of it came",
+                status=408,
+                code="too_slow",
+            ) from error
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise ProtocolError("the body isn't framed as HTTP wants it") from error
+        self.bytes += len(data)
+        if self.bytes > self._most:
+            raise _too_large(self._most)
+        self._since = self._time()
+        self._pace.moved(len(data), self._since)
+        return data
+
+    def _begin(self) -> None:
+        """Refuses what can be refused unread, then asks for the body."""
+        headers = self._request.headers
+        if headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+            raise ProtocolError("send the body as it is, without Content-Encoding")
+        if (self._request.content_length or 0) > self._most:
+            raise _too_large(self._most)
+        if headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+            if self._request.transport is None:
+                raise ConnectionResetError("the peer is gone")
+            self._request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _too_large(most: int) -> ProtocolError:
+    return ProtocolError(
+        f"the body is longer than {most} bytes, all that may come here",
+        status=413,
+        code="too_large",
+    )
+
+
+async def read_message(request: web.Request, limits: Limits) -> bytes:
+    """A JSON body, whole.
+
+    Raises:
+      ProtocolError: as ``Body.read``.
+    """
+    end = asyncio.get_running_loop().time() + limits.message_seconds
+    body = Body(request, limits.message, Whole(end))
+    data = bytearray()
+    while piece := await body.read():
+        data += piece
+    return bytes(data)

@@ -1,0 +1,358 @@
+"""The coordinator's HTTP server: who may ask, what goes wrong, when it ends."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from spheroid_jax.transport import protocol
+from spheroid_jax.transport.coordinator_api import CoordinatorAPI
+from spheroid_jax.transport.http.limits import Gate, Limits
+from spheroid_jax.transport.http.routes import WORKER, Routes
+from spheroid_jax.transport.http.uploads import Uploads
+from spheroid_jax.transport.protocol import Problem, ProtocolError
+
+log = logging.getLogger(__name__)
+LIMITS = web.AppKey("limits", Limits)
+_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]{1,512}=*)", re.IGNORECASE | re.ASCII)
+_RETRY = "2"  # seconds, where waiting helps
+_WORDS = {404: "unknown", 405: "malformed", 413: "too_large", 408: "too_slow"}
+_SWEEP = 60.0  # seconds between looks for parts that don't grow
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(
+    coordinator: CoordinatorAPI,
+    uploads: Uploads,
+    limits: Limits,
+    extra: Iterable[Callable[[web.Application], None]] = (),
+) -> web.Application:
+    """The application: the protocol under ``/v1``, for who has a token.
+
+    Args:
+      coordinator: that answers.
+      uploads: where updates grow.
+      limits: of everything.
+      extra: each adds further routes, outside of ``/v1``, which need no token.
+    """
+    app = web.Application(middlewares=[_Front(coordinator, limits)])
+    app[LIMITS] = limits
+    Routes(coordinator, uploads, limits).add_to(app)
+    for add in extra:
+        add(app)
+    app.on_response_prepare.append(_sign)
+
+    async def sweep(app: web.Application) -> AsyncIterator[None]:
+        async def forever() -> None:
+            while True:
+                await asyncio.sleep(_SWEEP)
+                uploads.drop_expired()
+
+        task = asyncio.create_task(forever())
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        uploads.close()
+
+    app.cleanup_ctx.append(sweep)
+    return app
+
+
+@web.middleware
+class _Front:
+    """Around every handler: the token, the errors, a line in the log."""
+
+    def __init__(self, coordinator: CoordinatorAPI, limits: Limits) -> None:
+        self._coordinator = coordinator
+        self._requests = Gate(limits.requests, "requests")
+
+    async def __call__(
+        self, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        started = time.monotonic()
+        who, response = "-", None
+        try:
+            if not _needs_token(request):
+                response = await _answer(request, handler)
+            else:
+                who = self._worker(request)
+                request[WORKER] = who
+                with self._requests.enter(who):
+                    response = await _answer(request, handler)
+                if isinstance(response, web.Response) and response.body:
+                    sent = len(response.body)  # type: ignore[arg-type]
+                    self._coordinator.add_bytes(who, down=sent)
+        except ProtocolError as error:
+            response = problem(error)
+        finally:
+            if log.isEnabledFor(logging.DEBUG):
+                status = response.status if response is not None else "gone"
+                path = _shown(request)
+                seconds = time.monotonic() - started
+                log.debug(
+                    "%s %s %s %s %.3fs", who, request.method, path, status, seconds
+                )
+        return response
+
+    def _worker(self, request: web.Request) -> str:
+        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        found = _BEARER.fullmatch(given[0].strip()) if len(given) == 1 else None
+        worker = self._coordinator.worker_of(found[1]) if found else None
+        if worker is None:
+            raise ProtocolError(
+                "this needs 'Authorization: Bearer TOKEN' with a token that the "
+                "coordinator has given and not revoked",
+                status=401,
+                code="unauthorized",
+            )
+        return worker
+
+
+def _needs_token(request: web.Request) -> bool:
+    """By the route that was found, so that no spelling of a path gets around it."""
+    resource = request.match_info.route.resource
+    path = resource.canonical if resource is not None else request.path
+    return path == protocol.PREFIX or path.startswith(f"{protocol.PREFIX}/")
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The handler's answer; what it raises as an error for the peer."""
+    try:
+        return await handler(request)
+    except ProtocolError:
+        raise
+    except web.HTTPException as error:
+        return _plain(error)
+    except ConnectionError:
+        raise  # nobody is there to be told
+    except Exception:
+        log.exception("%s %s failed", request.method, _shown(request))
+        return problem(
+            ProtocolError("internal error", status=500, code="internal"), close=True
+        )
+
+
+def problem(error: ProtocolError, *, close: bool = False) -> web.Response:
+    """An error as an answer."""
+    headers = dict(getattr(error, "headers", {}))
+    if error.status == 401:
+        headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
+    if error.status in (429, 503):
+        headers[hdrs.RETRY_AFTER] = _RETRY
+    response = web.Response(
+        status=error.status,
+        body=protocol.encode(Problem(str(error), error.code)),
+        content_type="application/json",
+        headers=headers,
+    )
+    if close or error.status == 408:
+        response.force_close()
+    return response
+
+
+def _shown(request: web.Request) -> str:
+    return ascii(request.path)[1:-1][:200]
+
+
+def _plain(error: web.HTTPException) -> web.StreamResponse:
+    """An answer of aiohttp itself, with a body as of ours."""
+    if error.status < 400:
+        return error
+    code = _WORDS.get(error.status, "malformed")
+    response = problem(ProtocolError(error.reason, status=error.status, code=code))
+    for name in (hdrs.ALLOW, hdrs.RETRY_AFTER):
+        if name in error.headers:
+            response.headers[name] = error.headers[name]
+    return response
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = "spheroid_jax"
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+
+
+class _Connection(web.RequestHandler):
+    """A connection that tells when it is gone, and whose errors are ours."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.gone: asyncio.Future[None] = options["loop"].create_future()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The peer hung up."""
+        if not self.gone.done():
+            self.gone.set_result(None)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What isn't HTTP, and what failed outside of the handlers."""
+        if status < 500 and isinstance(exc, HttpProcessingError):
+            log.debug("%s sent what isn't HTTP", request.remote)
+            return problem(ProtocolError("this isn't HTTP as it should be"), close=True)
+        self.log_exception("a request of %s failed", request.remote, exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionResetError("an answer has begun, no other can be given")
+        return problem(
+            ProtocolError("internal error", status=500, code="internal"), close=True
+        )
+
+    async def finish_response(
+        self,
+        request: web.BaseRequest,
+        resp: web.StreamResponse,
+        start_time: float | None,
+    ) -> tuple[web.StreamResponse, bool]:
+        """Sends an answer."""
+        if isinstance(resp, web.HTTPException):  # raised before our middleware
+            resp = _plain(resp)
+        return await super().finish_response(request, resp, start_time)
+
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """A peer's garbage and its going are its own affair."""
+        theirs = (ConnectionError, HttpProcessingError, web.RequestPayloadError)
+        if isinstance(options.get("exc_info"), theirs):
+            log.debug(*args)
+        else:
+            super().log_exception(*args, **options)
+
+
+class _Refused(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class Running:
+    """A server that runs; ``port`` is where."""
+
+    def __init__(self, runner: web.AppRunner, server: asyncio.Server) -> None:
+        self._runner, self._server = runner, server
+        self.port: int = server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Takes no more, gives running requests a little time, and ends."""
+        self._server.close()
+        await self._runner.cleanup()
+
+
+async def serve(
+    app: web.Application,
+    host: str,
+    port: int,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Running:
+    """Serves an application of ``make_app``.
+
+    Args:
+      app: to serve.
+      host: to listen on.
+      port: to listen on; 0 for any.
+      ssl_context: of ``tls_context``; None for plain HTTP.
+
+    Raises:
+      ValueError: nobody can listen there; one line.
+    """
+    limits = app[LIMITS]
+    loop = asyncio.get_running_loop()
+    runner = web.AppRunner(app, shutdown_timeout=limits.shutdown, access_log=None)
+    await runner.setup()
+    server = runner.server
+    assert server is not None  # set up just now
+
+    def connection() -> asyncio.Protocol:
+        if len(server.connections) >= limits.connections:
+            return _Refused()
+        return _Connection(
+            server,
+            loop=loop,
+            access_log=None,
+            keepalive_timeout=limits.keepalive,
+            lingering_time=limits.linger,
+            max_line_size=limits.line,
+            max_field_size=limits.line,
+            max_headers=limits.headers,
+            auto_decompress=False,  # a small body must not become a large one
+            logger=log,
+        )
+
+    try:
+        listening = await loop.create_server(
+            connection,
+            host,
+            port,
+            ssl=ssl_context,
+            ssl_handshake_timeout=limits.message_seconds if ssl_context else None,
+        )
+    except OSError as error:
+        await runner.cleanup()
+        said = error.strerror or error
+        raise ValueError(
+            f"can't listen on {host}:{port}: {said}; choose another --listen"
+        ) from error
+    for listener in listening.sockets:
+        _cut_the_stuck(listener, limits.idle)
+    return Running(runner, listening)
+
+
+def _cut_the_stuck(listener: socket.socket, seconds: float) -> None:
+    """Has the kernel end connections whose peer takes nothing of what it was sent.
+
+    Connections inherit it of their listener. Where there is no such option, a peer
+    that reads no answer holds a connection for as long as it lives.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = max(1, int(1000 * seconds))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What TLS needs: a certificate chain and its key, PEM files.
+
+    Raises:
+      ValueError: a file is missing, isn't PEM, has a password, or they don't match;
+        one line.
+    """
+
+    def refuse() -> str:
+        raise ValueError(f"the key {key} has a password; give a key without one")
+
+    for what, path in (("certificate", certificate), ("key", key)):
+        if not path.is_file():
+            raise ValueError(f"there is no {what} {path}; give a PEM file")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, refuse)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ValueError(
+                f"the key {key} isn't that of the certificate {certificate}; "
+                "give the two that were made together"
+            ) from error
+        raise ValueError(
+            f"certificate {certificate} and key {key} can't be read: "
+            f"{error.reason or 'not PEM'}; give PEM files"
+        ) from error
+    except OSError as error:
+        raise ValueError(
+            f"certificate {certificate} and key {key} can't be read: {error.strerror}"
+        ) from error
+    return context
