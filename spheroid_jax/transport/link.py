@@ -30,11 +30,13 @@ class LinkError(RuntimeError):
         ``untrusted`` (its certificate), ``garbled`` (answers that make no sense),
         ``corrupted`` (content of another digest), ``disk_full`` and ``disk`` (of
         this machine).
+      status: the HTTP status of a refusal, else 0. An item or upload that isn't
+        there is ``unknown`` with 404, a process that isn't registered with 409.
     """
 
-    def __init__(self, message: str, *, code: str):
+    def __init__(self, message: str, *, code: str, status: int = 0):
         super().__init__(message)
-        self.code = code
+        self.code, self.status = code, status
 
 
 class Link(Protocol):

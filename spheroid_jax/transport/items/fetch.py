@@ -1,0 +1,319 @@
+"""Fetching an item: only the pieces that aren't here already, each verified.
+
+The same for every exchange: an :class:`ItemSource` is all that is needed of one.
+"""
+
+import asyncio
+import collections
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from spheroid_jax import manifests
+from spheroid_jax.checkpoints.threads import parallel
+from spheroid_jax.transport.items import index
+from spheroid_jax.transport.items.index import DATA, INDEX, Piece
+from spheroid_jax.transport.link import LinkError, Progress
+from spheroid_jax.transport.protocol import Item
+
+PART = ".part"  # ends the name of a directory whose item isn't complete
+_GAP = 64 << 10  # bytes that are fetched again rather than by one request more
+_BATCH = 4 << 20  # bytes that are verified and written at a time
+_DEPTH = 3  # batches in memory besides the one that is coming in
+_REPEATS = 3  # times that corrupt content is fetched again
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class ItemSource(Protocol):
+    """Where the bytes of items come from. Both calls may raise LinkError."""
+
+    @property
+    def url(self) -> str:
+        """For messages."""
+
+    async def read_index(self, item: Item) -> bytes:
+        """The index; not more than ``index.INDEX_LIMIT`` bytes."""
+
+    def read_data(
+        self, item: Item, start: int, stop: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Exactly the bytes from ``start`` to ``stop`` of the data, in some chunks."""
+
+
+async def fetch(
+    source: ItemSource, item: Item, target: Path, progress: Progress | None = None
+) -> int:
+    """Makes the directory ``target`` hold ``item``; see ``Link.fetch``.
+
+    An interrupted fetch leaves ``target`` with the ending ``.part``, and the next one
+    goes on from that. Memory: a few batches of 4 MiB, or of one piece each.
+
+    Returns:
+      Bytes that came over the wire.
+
+    Raises:
+      LinkError: The source failed, content stays corrupt, or the disk is full.
+    """
+    if await asyncio.to_thread(index.holds, target, item):
+        return 0
+    fetching = _Fetch(source, item, target, progress)
+    try:
+        return await fetching.run()
+    except OSError as error:
+        full = error.errno in _FULL
+        cure = "make room there" if full else "check that disk, or use another"
+        raise LinkError(
+            f"item {item.digest[:12]} of {item.bytes} bytes can't be written to "
+            f"{target.parent} ({error.strerror}); {cure}",
+            code="disk_full" if full else "disk",
+        ) from error
+
+
+class _Fetch:
+    """One fetch under way."""
+
+    def __init__(
+        self, source: ItemSource, item: Item, target: Path, progress: Progress | None
+    ) -> None:
+        self._source, self._item, self._target = source, item, target
+        self._progress = progress or (lambda done, total: None)
+        self._part = target.with_name(target.name + PART)
+        self._moved = 0
+        self._pieces: list[Piece] = []
+        self._missing: dict[int, Piece] = {}  # by offset
+        self._done = 0
+        self._file = -1
+
+    async def run(self) -> int:
+        await asyncio.to_thread(self._part.mkdir, parents=True, exist_ok=True)
+        await self._get_index()
+        # No thread may be at a descriptor that is closed, and perhaps another's.
+        with ThreadPoolExecutor(2, "fetch") as pool, self._opened():
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(pool, self._take_what_is_here)
+            self._tell()
+            for _ in range(1 + _REPEATS):
+                for run in runs(self._pieces, self._missing):
+                    await self._get_run(run, pool)
+            if self._missing:
+                self._corrupted(
+                    f"{len(self._missing)} of {len(self._pieces)} pieces are"
+                )
+            await loop.run_in_executor(pool, os.fsync, self._file)
+        await asyncio.to_thread(self._finish)
+        return self._moved
+
+    async def _get_index(self) -> None:
+        path = self._part / INDEX
+        why = ""
+        for _ in range(1 + _REPEATS):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                content = await self._source.read_index(self._item)
+                self._moved += len(content)
+                await asyncio.to_thread(_write, path, content)
+            try:
+                self._pieces = index.pieces(content, self._item)
+            except index.BadIndex as error:
+                path.unlink()
+                why = str(error)
+            else:
+                self._missing = {piece.offset: piece for piece in self._pieces}
+                return
+        self._corrupted(f"its index can't be used, as {why},")
+
+    def _corrupted(self, what: str) -> NoReturn:
+        raise LinkError(
+            f"{self._source.url}: item {self._item.digest[:12]}: {what} not what was "
+            f"published, {1 + _REPEATS} times; check what is between here and there",
+            code="corrupted",
+        )
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        flags = os.O_RDWR | os.O_CREAT
+        self._file = os.open(self._part / DATA, flags, 0o666)
+        try:
+            if os.fstat(self._file).st_size > self._item.bytes:
+                os.truncate(self._file, self._item.bytes)
+            yield
+        finally:
+            os.close(self._file)
+
+    def _take_what_is_here(self) -> None:
+        """What an interrupted fetch left, then equal pieces of other items."""
+        size = os.fstat(self._file).st_size
+        left = [p for p in self._pieces if p.offset + p.size <= size]
+
+        def is_right(piece: Piece) -> bool:
+            return _read(self._file, piece) is not None
+
+        found = zip(left, parallel(is_right, left), strict=True)
+        self._settle([piece for piece, right in found if right])
+        older = _pieces_beside(self._target)
+        for piece in list(self._missing.values()):
+            if piece.sha256 in older:
+                path, there = older[piece.sha256]
+                content = _read_file(path, there)
+                if content is not None:
+                    _pwrite(self._file, memoryview(content), piece.offset)
+                    self._settle([piece])
+        needed = sum(piece.size for piece in self._missing.values())
+        if needed > shutil.disk_usage(self._part).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _settle(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self._done += self._missing.pop(piece.offset, Piece(0, 0, "")).size
+
+    def _tell(self) -> None:
+        self._progress(self._done, self._item.bytes)
+
+    async def _get_run(self, run: list[Piece], pool: ThreadPoolExecutor) -> None:
+        """Fetches adjacent pieces by one request; corrupt ones stay missing."""
+        loop = asyncio.get_running_loop()
+        writes: collections.deque[asyncio.Future[list[Piece]]] = collections.deque()
+        stop = run[-1].offset + run[-1].size
+        chunks = self._source.read_data(self._item, run[0].offset, stop)
+        try:
+            async with contextlib.aclosing(_batches(run, chunks)) as batches:
+                async for batch, content in batches:
+                    self._moved += len(content)
+                    while len(writes) >= _DEPTH:
+                        self._settle(await writes.popleft())
+                    writes.append(loop.run_in_executor(pool, self._put, batch, content))
+                    self._tell()
+            while writes:
+                self._settle(await writes.popleft())
+            self._tell()
+        finally:
+            await asyncio.gather(*writes, return_exceptions=True)
+
+    def _put(self, batch: list[Piece], content: bytearray) -> list[Piece]:
+        """Writes the pieces that are what they must be, and returns them."""
+        good, at = [], 0
+        for piece in batch:
+            view = memoryview(content)[at : at + piece.size]
+            at += piece.size
+            if hashlib.sha256(view).hexdigest() == piece.sha256:
+                _pwrite(self._file, view, piece.offset)
+                good.append(piece)
+        return good
+
+    def _finish(self) -> None:
+        manifests.sync(self._part)
+        if self._target.exists():  # and isn't what it must be
+            shutil.rmtree(self._target)
+        os.replace(self._part, self._target)
+        manifests.sync(self._target.parent)
+
+
+def runs(pieces: Sequence[Piece], missing: Mapping[int, Piece]) -> list[list[Piece]]:
+    """Groups of adjacent pieces that hold the missing ones, by offset.
+
+    Small gaps are part of a group, for a request costs more than they do.
+    """
+    found: list[list[Piece]] = []
+    gap: list[Piece] = []
+    for piece in pieces:
+        if piece.offset not in missing:
+            gap.append(piece)
+            continue
+        if found and sum(p.size for p in gap) <= _GAP:
+            found[-1] += [*gap, piece]
+        else:
+            found.append([piece])
+        gap = []
+    return found
+
+
+async def _batches(
+    run: list[Piece], chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[tuple[list[Piece], bytearray], None]:
+    """Cuts the bytes of a run into batches of whole pieces, as they come in."""
+    planned = iter(_planned(run))
+    batch = next(planned)
+    content, filled = bytearray(sum(p.size for p in batch)), 0
+    async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+            view = memoryview(chunk)
+            while view:
+                taken = view[: len(content) - filled]
+                content[filled : filled + len(taken)] = taken
+                filled, view = filled + len(taken), view[len(taken) :]
+                if filled == len(content):
+                    yield batch, content
+                    batch = next(planned, [])
+                    content, filled = bytearray(sum(p.size for p in batch)), 0
+                    if not batch:
+                        return
+
+
+def _planned(run: list[Piece]) -> list[list[Piece]]:
+    planned: list[list[Piece]] = []
+    size = _BATCH
+    for piece in run:
+        if size + piece.size > _BATCH:
+            planned.append([])
+            size = 0
+        planned[-1].append(piece)
+        size += piece.size
+    return planned
+
+
+def _pieces_beside(target: Path) -> dict[str, tuple[Path, Piece]]:
+    """Pieces of complete items in the directories beside ``target``, by digest."""
+    found: dict[str, tuple[Path, Piece]] = {}
+    for path in sorted(target.parent.iterdir()):
+        if path == target or path.name.endswith(PART):
+            continue
+        try:
+            content = (path / INDEX).read_bytes()
+            size = (path / DATA).stat().st_size
+            item = Item(index.digest(content), size)
+            for piece in index.pieces(content, item):
+                found[piece.sha256] = path / DATA, piece
+        except (OSError, index.BadIndex):
+            continue
+    return found
+
+
+def _read_file(path: Path, piece: Piece) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _read(descriptor, piece)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, piece: Piece) -> bytes | None:
+    """The bytes of a piece, if they are what they must be."""
+    try:
+        content = os.pread(descriptor, piece.size, piece.offset)
+    except OSError:
+        return None
+    right = hashlib.sha256(content).hexdigest() == piece.sha256
+    return content if right else None
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(content)
+    manifests.sync(temporary)
+    os.replace(temporary, path)
+
+
+def _pwrite(descriptor: int, view: memoryview, at: int) -> None:
+    while view:
+        done = os.pwrite(descriptor, view, at)
+        view, at = view[done:], at + done
