@@ -32,6 +32,7 @@ PRECISIONS = ("float32", "bf16_8bit")
 STARTS = ("ramp", "skip")
 DELAYS = ("fixed", "uniform", "per_worker", "trace")
 ENCODINGS = ("float32", "bfloat16", "int8", "int4")
+DIGESTS = ("xxh3", "sha256")
 RULES_OF_REPLICAS = ("mean", "trimmed_mean", "median")
 SCHEDULES = ("every", "round_robin", "periods")
 
@@ -117,6 +118,8 @@ _BLOCKS: Mapping[str, Rule] = {
     "checkpoint.keep": _COUNT,
     "checkpoint.keep_best": _WHOLE,
     "checkpoint.timeout": _POSITIVE,
+    "checkpoint.wait": of_type(bool),
+    "checkpoint.digest": one_of(DIGESTS),
     "mesh.block": _WHOLE,
     "mesh.replica": _WHOLE,
     "mesh.fsdp": _WHOLE,

@@ -11,8 +11,9 @@ A round's directory::
 
 Parameters that aren't ``{"blocks": ..., "interface": ...}`` are one item, ``params``.
 An item stands alone: its data is the raw bytes of its arrays, its index says where
-each is and carries a SHA-256 of every 4 MiB, and the manifest holds a SHA-256 of the
-index. So an item can be copied, sent and checked by itself, and piece by piece.
+each is and carries a digest of every 4 MiB (see ``digests``), and the manifest holds a
+SHA-256 of the index. So an item can be copied, sent and checked by itself, and piece by
+piece; where strangers hand it on, write it with ``digest="sha256"``.
 """
 
 from spheroid_jax.checkpoints.errors import CheckpointError

@@ -5,13 +5,12 @@ wrote for the digests, and loads through several copies; see
 ``benchmarks/checkpoint.py`` for figures. Here bytes are hashed on their way, once.
 
 ``data.P`` of process P is the elements of its boxes, one after the other, C order,
-little-endian. ``index.P.json`` names leaves and boxes; a box has a SHA-256 for each
-``PIECE`` bytes of it, the last one shorter.
+little-endian. ``index.P.json`` names leaves and boxes; a box has a digest for each
+``PIECE`` bytes of it, the last one shorter, under the digest's name.
 """
 
 import asyncio
 import dataclasses
-import hashlib
 import json
 import os
 import threading
@@ -23,6 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from spheroid_jax import manifests
+from spheroid_jax.checkpoints import digests
 from spheroid_jax.checkpoints.leaves import Item, Start
 from spheroid_jax.checkpoints.threads import Pending, parallel
 
@@ -41,6 +41,7 @@ class Source:
     dtype: np.dtype
     piece: int  # bytes to a digest
     digests: tuple[str, ...]
+    digest: str  # their name
 
 
 Catalog = dict[str, tuple[dict[str, Any], list[Source]]]
@@ -49,12 +50,12 @@ Catalog = dict[str, tuple[dict[str, Any], list[Source]]]
 class _Write:
     """An item being written; the future that Orbax waits for."""
 
-    def __init__(self, directory: Path, item: Item, seconds: float) -> None:
+    def __init__(self, directory: Path, args: "ItemSave") -> None:
         def run() -> None:
             with _AT_ONCE:
-                write(directory, item)
+                write(directory, args.item, args.digest)
 
-        self._pending = Pending(run, seconds)
+        self._pending = Pending(run, args.seconds)
 
     def result(self, timeout: float | None = None) -> None:
         del timeout  # the deadline is ours
@@ -66,7 +67,7 @@ class ItemHandler(ocp.handlers.AsyncCheckpointHandler):
 
     async def async_save(self, directory: Any, args: "ItemSave") -> list[Any]:
         """Starts to write; the returned future ends when all is on disk."""
-        return [_Write(Path(directory), args.item, args.seconds)]
+        return [_Write(Path(directory), args)]
 
     def save(self, directory: Any, args: "ItemSave") -> None:
         """Writes and waits."""
@@ -85,10 +86,12 @@ class ItemSave(ocp.args.CheckpointArgs):
 
     item: Item
     seconds: float
+    digest: str
 
 
-def write(directory: Path, item: Item) -> None:
+def write(directory: Path, item: Item, digest: str) -> None:
     """Writes this process's data and index of an item; both are on disk on return."""
+    digest_of = digests.DIGESTS[digest]
     process = jax.process_index()
     data = directory / f"data.{process}"
     offset = 0
@@ -113,17 +116,17 @@ def write(directory: Path, item: Item) -> None:
 
         def put(piece: tuple[int, memoryview]) -> str:
             at, content = piece
-            digest = hashlib.sha256(content).hexdigest()
+            found = digest_of(content)
             _pwrite(descriptor, content, at)
             _start_flush(descriptor, at, len(content))
-            return digest
+            return found
 
-        digests = iter(parallel(put, pieces))
+        found = iter(parallel(put, pieces))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     for entry in boxes:
-        entry["sha256"] = [next(digests) for _ in range(entry.pop("pieces"))]
+        entry[digest] = [next(found) for _ in range(entry.pop("pieces"))]
     index = {"bytes": offset, "piece": PIECE, "leaves": item.leaves, "boxes": boxes}
     path = directory / f"index.{process}.json"
     path.write_text(json.dumps(index), encoding="utf-8")
@@ -145,6 +148,7 @@ def catalog(directory: Path) -> Catalog:
             found.setdefault(name, (record, []))
         for box in index["boxes"]:
             record, sources = found[box["leaf"]]
+            digest = next(name for name in digests.DIGESTS if name in box)
             sources.append(
                 Source(
                     data,
@@ -153,7 +157,8 @@ def catalog(directory: Path) -> Catalog:
                     tuple(box["shape"]),
                     np.dtype(record["dtype"]),
                     index["piece"],
-                    tuple(box["sha256"]),
+                    tuple(box[digest]),
+                    digest,
                 )
             )
     return found
@@ -180,10 +185,10 @@ def read(wanted: list[tuple[Source, np.ndarray]]) -> None:
         def get(piece: tuple[Source, int, memoryview, str]) -> None:
             source, at, target, digest = piece
             _pread(descriptors[source.file], target, source.offset + at)
-            if hashlib.sha256(target).hexdigest() != digest:
+            if digests.DIGESTS[source.digest](target) != digest:
                 raise manifests.Damage(
-                    f"file {source.file} has another SHA-256 than when it was written "
-                    f"from byte {source.offset + at} on"
+                    f"file {source.file} has another {digests.title(source.digest)} "
+                    f"than when it was written from byte {source.offset + at} on"
                 )
 
         parallel(get, pieces)

@@ -103,11 +103,13 @@ def is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def snapshot(state: PyTree) -> dict[str, Item]:
-    """Copies of all that this process has to write, by item.
+def snapshot(state: PyTree, *, copy: bool) -> dict[str, Item]:
+    """All that this process has to write, by item.
 
-    The arrays may be donated or deleted afterwards. Of a replicated array only the
-    first replica is copied, so the processes together copy each element once.
+    With ``copy`` the arrays may be donated or deleted afterwards; without, they mustn't
+    be as long as the items are held, for what is in host memory is viewed. Of a
+    replicated array only the first replica is taken, so the processes together take
+    each element once.
     """
     leaves = named(state)
     blocks = block_count(leaves)
@@ -118,7 +120,8 @@ def snapshot(state: PyTree) -> dict[str, Item]:
         for item in items_of(name, blocks):
             items[item].leaves[name] = _record(leaf, skip=1 if split else 0)
         slots += [(name, start, data) for start, data in _boxes(leaf)]
-    copies = parallel(_host_copy, [data for _, _, data in slots])
+    to_host = _host_copy if copy else np.asarray
+    copies = parallel(to_host, [data for _, _, data in slots])
     for (name, start, _), data in zip(slots, copies, strict=True):
         if blocks and within(name, _BLOCKS_PATH):
             for offset, one in enumerate(data):

@@ -1,7 +1,7 @@
 """Loads a round, or the items of it that are asked for, checking on the way."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Reader:
     """One complete round, whose manifest has been read and checked."""
 
     def __init__(
-        self, step: Path, name: str, *, format_: int, identity: Mapping[str, Any]
+        self, step: Path, name: str, *, formats: Set[int], identity: Mapping[str, Any]
     ) -> None:
         """Reads the manifest of ``step``, called ``name`` in messages.
 
@@ -33,9 +33,10 @@ class Reader:
         self._step, self._name = step, name
         self.manifest = manifests.read(step)
         found = self.manifest["format"]
-        if found != format_:
+        if found not in formats:
+            known = " and ".join(map(str, sorted(formats)))
             raise CheckpointError(
-                f"{name} has format {found}, this version reads format {format_}; use "
+                f"{name} has format {found}, this version reads formats {known}; use "
                 "the version that wrote it, or another directory"
             )
         different = facts.differences(

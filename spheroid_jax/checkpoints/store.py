@@ -3,7 +3,7 @@
 Orbax keeps order among processes and commits (``CheckpointManager`` with a commit
 file). Around it stands what Orbax leaves open:
 
-* a SHA-256 of everything, because a flipped bit in array data is otherwise loaded
+* digests of everything, because a flipped bit in array data is otherwise loaded
   without a word;
 * the facts a checkpoint must agree with (``identity``) and the dtype of every leaf;
 * retention that only counts checkpoints which are complete *with* their digests, so
@@ -18,13 +18,14 @@ from typing import Any, Self
 
 from spheroid_jax import manifests
 from spheroid_jax.checkpoints import leaves, retention
+from spheroid_jax.checkpoints.digests import FORMATS, XXH3
 from spheroid_jax.checkpoints.errors import CheckpointError, cause
 from spheroid_jax.checkpoints.reader import Reader, is_intact
 from spheroid_jax.checkpoints.writer import Writer
 
 PyTree = Any
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = max(FORMATS.values())
 
 
 class Checkpoints:
@@ -42,6 +43,8 @@ class Checkpoints:
         identity: Mapping[str, Any],
         keep_best: int = 0,
         timeout: float = 1800.0,
+        digest: str = XXH3,
+        wait: bool = False,
     ) -> None:
         """Opens ``directory`` and creates it if need be.
 
@@ -52,9 +55,13 @@ class Checkpoints:
             this run to be restored: configuration, corpus digest, and so on.
           keep_best: Checkpoints to keep besides, those of the lowest ``metric``.
           timeout: Seconds after which a save counts as failed.
+          digest: Of data: ``"xxh3"`` finds accidents, ``"sha256"`` (slower) vouches
+            for items that strangers hand on. Either can be restored, whatever it is.
+          wait: Whether ``save`` returns only when the round is on disk, so that a kill
+            never costs a saved round. It needs no copy of the state then.
 
         Raises:
-          CheckpointError: The directory can't be made, or a number is out of range.
+          CheckpointError: The directory can't be made, or a setting is out of range.
         """
         if keep < 1:
             raise CheckpointError(f"checkpoints to keep must be at least 1, not {keep}")
@@ -62,10 +69,15 @@ class Checkpoints:
             raise CheckpointError(f"keep_best must be at least 0, not {keep_best}")
         if not timeout > 0:
             raise CheckpointError(f"timeout must be above 0 seconds, not {timeout}")
+        if digest not in FORMATS:
+            raise CheckpointError(
+                f"digest must be one of {', '.join(sorted(FORMATS))}, not {digest!r}"
+            )
         self._directory = Path(directory).absolute()
         self._keep, self._keep_best = keep, keep_best
         self._identity = json.loads(json.dumps(dict(identity)))  # tuples become lists
-        self._writer = Writer(self._directory, timeout)
+        self._format, self._wait = FORMATS[digest], wait
+        self._writer = Writer(self._directory, timeout, digest)
 
     def save(
         self,
@@ -80,7 +92,8 @@ class Checkpoints:
 
         The buffers of ``state`` may be donated as soon as this returns. The round
         counts once it is wholly on disk, and a crash before that goes back to the
-        round before; ``wait`` and every other call wait for the disk.
+        round before. Every other call waits for the disk, and so does this one if the
+        store was opened with ``wait``.
 
         Args:
           round_: Rounds completed; above every round already saved.
@@ -97,7 +110,7 @@ class Checkpoints:
         try:
             self._check_newer(round_)
             manifest = {
-                "format": FORMAT_VERSION,
+                "format": self._format,
                 "round": round_,
                 "age": float(age),
                 "metric": None if metric is None else float(metric),
@@ -108,12 +121,14 @@ class Checkpoints:
                     n: leaves.describe(x) for n, x in leaves.named(state).items()
                 },
             }
-            items = leaves.snapshot(state)
+            items = leaves.snapshot(state, copy=not self._wait)
             self._writer.start(round_, items, manifest, lambda: self._prune(round_))
         except Exception as error:
             raise CheckpointError(
                 f"round {round_} not saved in {self._directory}: {cause(error)}"
             ) from error
+        if self._wait:
+            self.wait()
 
     def wait(self) -> None:
         """Waits until the last ``save`` is on disk.
@@ -277,7 +292,7 @@ class Checkpoints:
             reader = Reader(
                 self._step(round_),
                 self._name(round_),
-                format_=FORMAT_VERSION,
+                formats=frozenset(FORMATS.values()),
                 identity=self._identity,
             )
             return load(reader), reader.manifest["host"]

@@ -26,13 +26,15 @@ _barriers = itertools.count()  # processes must agree on names, which can't be r
 class Writer:
     """One save at a time, each with a deadline."""
 
-    def __init__(self, directory: Path, seconds: float) -> None:
+    def __init__(self, directory: Path, seconds: float, digest: str) -> None:
         """Opens ``directory``; a save that takes longer than ``seconds`` is given up.
+
+        Data gets digests of the kind called ``digest``.
 
         Raises:
           CheckpointError: The directory can't be made or read.
         """
-        self._directory, self._seconds = directory, seconds
+        self._directory, self._seconds, self._digest = directory, seconds, digest
         self._pending: tuple[int, Pending, threading.Event] | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)  # Orbax takes a file too
@@ -72,7 +74,10 @@ class Writer:
           after: Called when the round counts, by the first process only.
         """
         save = ocp.args.Composite(
-            **{name: ItemSave(item, self._seconds) for name, item in items.items()}
+            **{
+                name: ItemSave(item, self._seconds, self._digest)
+                for name, item in items.items()
+            }
         )
         given_up = threading.Event()
         barrier = f"{self._directory.name}_{round_}_{next(_barriers)}"

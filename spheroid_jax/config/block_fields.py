@@ -47,6 +47,8 @@ def default() -> ConfigDict:
     c.checkpoint.keep = 2  # newest checkpoints kept per method
     c.checkpoint.keep_best = 0  # besides, those of the lowest CE on validation
     c.checkpoint.timeout = 1800.0  # seconds after which a save has failed
+    c.checkpoint.wait = True  # for the disk before the next round; else beside it
+    c.checkpoint.digest = "xxh3"  # of data: xxh3 (fast) | sha256 (also against forgers)
 
     c.mesh = ConfigDict()
     c.mesh.block = 1  # devices along the block axis; divides B; 0 = choose

@@ -135,6 +135,8 @@ class _Training:
                 keep=settings.keep,
                 keep_best=settings.keep_best,
                 timeout=settings.timeout,
+                digest=settings.digest,
+                wait=settings.wait,
                 identity=identity,
             ) as checkpoints,
             # Else its thread may hold up the exit of a run that failed.
@@ -160,10 +162,11 @@ class _Training:
                     state, ce = self.one_round(
                         state, batches, round_, seconds, progress
                     )
-                    seconds += time.perf_counter() - began
                     if round_ % settings.every == 0 or round_ == rounds:
-                        host = {"batches": batches.get_state(), "seconds": seconds}
+                        spent = seconds + time.perf_counter() - began
+                        host = {"batches": batches.get_state(), "seconds": spent}
                         checkpoints.save(round_, state, host, metric=ce)
+                    seconds += time.perf_counter() - began
         return Outcome(state.params, seconds, rounds * self.bytes_per_round)
 
     def start(

@@ -1,9 +1,11 @@
-"""A checkpoint written when format 2 was new must load as long as format 2 does.
+"""A checkpoint written when a format was new must load as long as the format is read.
 
-It was written by ``write`` below, on one device. If this fails, either repair the
-reading, or raise FORMAT_VERSION and write the golden checkpoint anew.
+One of format 2, whose digests are SHA-256, and one of format 3, whose are XXH3. They
+were written by ``write`` below, on one device. If this fails, either repair the
+reading, or make a new format with a golden checkpoint of its own.
 """
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import pytest
 from spheroid_jax.checkpoints import CheckpointError, Checkpoints
 from tests.checkpoints.states import State, abstract, assert_same, files_of, part_of
 
-GOLDEN = Path(__file__).parent / "golden"
+HERE = Path(__file__).parent
+GOLDEN = {"sha256": HERE / "golden", "xxh3": HERE / "golden_xxh3"}
+FORMAT = {"sha256": 2, "xxh3": 3}
 IDENTITY = {"model": {"blocks": 2, "width": 3}, "seed": 1}
 
 
@@ -32,22 +36,28 @@ def expected() -> State:
     return State(params, outer, workers, jnp.int32(4), jax.random.key(9))
 
 
-def write(directory: Path) -> None:
+def write(directory: Path, digest: str) -> None:
     """Writes what is committed."""
-    with Checkpoints(directory, keep=1, identity=IDENTITY) as store:
+    with Checkpoints(directory, keep=1, identity=IDENTITY, digest=digest) as store:
         store.save(4, expected(), {"batches": {"next": 12}}, metric=1.25, age=0.5)
 
 
+@pytest.fixture(params=GOLDEN)
+def digest(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(GOLDEN, tmp_path / "golden"))
+def golden(tmp_path: Path, digest: str) -> Path:
+    return Path(shutil.copytree(GOLDEN[digest], tmp_path / "golden"))
 
 
-def test_it_is_small() -> None:
-    assert sum(path.stat().st_size for path in files_of(GOLDEN)) < 50_000
+def test_it_is_small(digest: str) -> None:
+    assert sum(path.stat().st_size for path in files_of(GOLDEN[digest])) < 50_000
 
 
-def test_it_loads_whole_and_in_parts(golden: Path) -> None:
+def test_it_loads_whole_and_in_parts(golden: Path, digest: str) -> None:
+    """By a store that itself writes the default digests."""
     with Checkpoints(golden, keep=1, identity=IDENTITY) as store:
         assert store.latest() == 4
         state, host = store.restore(expected())
@@ -56,12 +66,15 @@ def test_it_loads_whole_and_in_parts(golden: Path) -> None:
         part = part_of(expected(), 1)
         assert_same(store.restore_part(abstract(part), block=1), part)
         known = store.metadata()
-    assert (known["format"], known["metric"], known["age"]) == (2, 1.25, 0.5)
+    assert (known["metric"], known["age"]) == (1.25, 0.5)
+    assert known["format"] == FORMAT[digest]
 
 
-def test_what_is_written_today_is_the_same(golden: Path, tmp_path: Path) -> None:
+def test_what_is_written_today_is_the_same(
+    golden: Path, tmp_path: Path, digest: str
+) -> None:
     """But for Orbax's own files, which hold times and versions."""
-    write(tmp_path / "today")
+    write(tmp_path / "today", digest)
 
     def ours(directory: Path) -> dict[str, Any]:
         names = ("data.*", "index.*")
@@ -70,6 +83,12 @@ def test_what_is_written_today_is_the_same(golden: Path, tmp_path: Path) -> None
 
     assert ours(tmp_path / "today") == ours(golden)
     assert len(ours(golden)) == 2 * 4
+    manifests_ = [
+        json.loads((where / "4/manifest.json").read_text())["manifest"]
+        for where in (golden, tmp_path / "today")
+    ]
+    for name in ("format", "items", "identity", "leaves", "config"):
+        assert manifests_[0][name] == manifests_[1][name]
 
 
 def test_another_configuration_is_refused(golden: Path) -> None:

@@ -167,7 +167,7 @@ def test_metadata_without_loading(saved: tuple[Path, State]) -> None:
     assert known["age"] == 2.5
     assert known["metric"] == 0.25
     assert known["host"] == {"seconds": 1.5}
-    assert known["format"] == 2
+    assert known["format"] == 3
     assert len(known["config"]) == 64
     assert known["items"].keys() == {
         "block_0",
@@ -190,26 +190,32 @@ def test_an_items_digest_is_of_its_content(tmp_path: Path) -> None:
     assert {name for name in before if before[name] != after[name]} == {"block_1"}
 
 
-def test_boxes_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("digest", "called"), [("xxh3", "XXH3 digest"), ("sha256", "SHA-256")]
+)
+def test_boxes_of_many_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str, called: str
+) -> None:
     """Written in pieces of 40 bytes, the last of a box shorter; the size is in there.
 
     A bit flipped in the middle is found and its piece is named.
     """
     state = blocks_state()
-    with open_(tmp_path) as store:
+    with open_(tmp_path, digest=digest) as store:
         with monkeypatch.context() as small:
             small.setattr(blobs, "PIECE", 40)
             store.save(1, state, {})
             store.wait()
         assert_same(store.restore(abstract(state))[0], state)
         index = json.loads((tmp_path / "1/block_0/index.0.json").read_text())
-        digests = {box["leaf"]: len(box["sha256"]) for box in index["boxes"]}
+        digests = {box["leaf"]: len(box[digest]) for box in index["boxes"]}
         assert digests == {"params.blocks.bias": 1, "params.blocks.w": 7}  # 256 bytes
         data = tmp_path / "1/block_2/data.0"
         content = bytearray(data.read_bytes())
         content[6 + 125] ^= 4  # byte 125 of w, after 6 of bias: in its fourth piece
         data.write_bytes(content)
         with pytest.raises(
-            CheckpointError, match=r"block_2/data\.0 .*from byte 126 on"
+            CheckpointError,
+            match=rf"block_2/data\.0 has another {called} than .*from byte 126 on",
         ):
             store.restore(abstract(state))

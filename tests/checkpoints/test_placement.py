@@ -124,7 +124,8 @@ def test_what_was_loaded_may_be_donated(saved: Path) -> None:
 
 def test_an_array_that_is_not_all_there_is_damage(tmp_path: Path) -> None:
     """As when the index of one process were lost."""
-    source = Source(tmp_path / "data.0", 0, (0,), (3,), np.dtype("float32"), 4096, ())
+    floats = np.dtype("float32")
+    source = Source(tmp_path / "data.0", 0, (0,), (3,), floats, 4096, (), "xxh3")
     record = {"dtype": "float32", "shape": [4]}
     with pytest.raises(manifests.Damage, match="doesn't hold all of an array"):
         Loader().want(jax.ShapeDtypeStruct((4,), "float32"), record, [source])
