@@ -60,11 +60,12 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         self._reading = threading.Lock()
-        with told(path):
-            self._db = _connect(path)
+        with told(path), contextlib.ExitStack() as opened:
+            self._db = opened.enter_context(contextlib.closing(_connect(path)))
             # Reads of its own: they never wait for a write that is being flushed.
-            self._reader = _connect(path)
+            self._reader = opened.enter_context(contextlib.closing(_connect(path)))
             self._check(schema, version)
+            opened.pop_all()
 
     def close(self) -> None:
         """Closes the file; the database can't be used afterwards."""
@@ -199,6 +200,8 @@ def told(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0)
         raise _line(path, error, code) from error
+    except UnicodeDecodeError as error:  # even SQLite's message may be damaged
+        raise LedgerError(damage(path, "text that isn't UTF-8")) from error
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise _disk_full(path) from error
@@ -277,14 +280,15 @@ def _plain(value: Any) -> Any:
 
 
 def _proof(values: Sequence[Any]) -> bytes:
-    return hashlib.sha256(json.dumps(list(values)).encode()).digest()
+    # Damage may have made other types of them.
+    return hashlib.sha256(json.dumps(list(values), default=repr).encode()).digest()
 
 
 def _line(path: Path, error: sqlite3.Error, code: int) -> LedgerError:
     said = " ".join(str(error).split())
     if code in _FULL or code & 0xFF == sqlite3.SQLITE_FULL:
         return _disk_full(path)
-    if code & 0xFF in _DAMAGED:
+    if code & 0xFF in _DAMAGED or "decode to UTF-8" in said:
         return LedgerError(damage(path, said))
     if code & 0xFF in _BUSY:
         return LedgerError(
@@ -307,4 +311,5 @@ def _disk_full(path: Path) -> LedgerError:
 
 def damage(path: Path, said: str) -> str:
     """The line that says so."""
+    said = " ".join(said.replace("*", "").split())
     return f"{path} is damaged ({said}): restore it from a copy"

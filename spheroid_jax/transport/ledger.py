@@ -221,7 +221,7 @@ class Ledger:
     def remembered(self) -> list[AcceptedUpdate]:
         """All that may be in a duplicate's way: :meth:`accepted`, and the forgotten."""
         rows = self._file.rows("SELECT * FROM updates ORDER BY round, worker", ())
-        return [_update(row) for row in rows]
+        return [update_of(row) for row in rows]
 
     def find(self, name: str) -> AcceptedUpdate | None:
         """The update of that name, be it forgotten and its file gone.

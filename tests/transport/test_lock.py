@@ -1,0 +1,81 @@
+"""One coordinator a run directory."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spheroid_jax.transport.ledger import LedgerError
+from spheroid_jax.transport.lock import Lock
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from spheroid_jax.transport.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "exchange" / "coordinator.lock"
+
+
+def test_a_second_one_is_refused_until_the_first_lets_go(path: Path) -> None:
+    with Lock(path):
+        for _ in range(2):
+            with pytest.raises(LedgerError) as error:
+                Lock(path)
+            said = str(error.value)
+            assert "\n" not in said
+            assert f"another coordinator (process {os.getpid()})" in said
+            assert str(path) in said
+    Lock(path).release()
+
+
+def test_a_killed_process_holds_nothing(path: Path) -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(LedgerError, match=f"process {other.pid}"):
+        Lock(path)
+    other.send_signal(signal.SIGKILL)
+    other.wait(30)
+    other.stdout.close()
+    Lock(path).release()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_child_that_outlives_its_parent_holds_nothing(path: Path) -> None:
+    """One that forked, and one that runs another program."""
+    lock = Lock(path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent says so
+        os._exit(0)
+    sleeper = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        # As the end of this process would: without an unlock.
+        lock.release()
+        Lock(path).release()
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)
+        sleeper.kill()
+        sleeper.wait(30)
+
+
+def test_where_nothing_can_be_locked_is_told(tmp_path: Path) -> None:
+    (tmp_path / "exchange").write_text("")
+    with pytest.raises(LedgerError, match="can't be locked"):
+        Lock(tmp_path / "exchange" / "coordinator.lock")
