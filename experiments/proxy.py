@@ -21,7 +21,7 @@ from spheroid_jax.transport.shaping import Proxy, Shape, shaped
 
 _UNITS = {"": 1.0, "bit": 1 / 8, "B": 1.0}
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
-_RATE = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*([kMG]?)(bit|B|)(?:/s)?", re.ASCII)
+_RATE = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kMG]?)(bit|B|)(?:/s)?", re.ASCII)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -23,6 +23,7 @@ from experiments.proxy import main, rate
         ("1Gbit", 1.25e8),
         ("8kbit", 1e3),
         ("1e6", 1e6),
+        (repr(1e17), 1e17),
         ("500B", 500),
         ("inf", math.inf),
     ],
