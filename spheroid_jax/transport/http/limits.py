@@ -1,13 +1,9 @@
 """How much, how many and how slowly: what a peer may take of the coordinator."""
 
-import asyncio
 import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-
-from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from spheroid_jax.transport.protocol import MESSAGE_LIMIT, ProtocolError
 
@@ -114,95 +110,3 @@ class Gate:
             self._inside[worker] -= 1
             if not self._inside[worker]:
                 del self._inside[worker]
-
-
-class Whole:
-    """The pace of a body that has to be there by ``deadline``, whatever its pace."""
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-
-    def moved(self, count: int, now: float) -> None:
-        """Changes nothing."""
-
-    def excuse(self, seconds: float) -> None:
-        """Changes nothing."""
-
-
-class Body:
-    """A request's body, read piece by piece and counted, whatever its headers say.
-
-    Args:
-      request: whose body it is.
-      most: bytes that it may have.
-      pace: that it has to keep, by the event loop's clock.
-    """
-
-    def __init__(self, request: web.Request, most: int, pace: Pace | Whole) -> None:
-        self._request, self._most, self._pace = request, most, pace
-        self._time = asyncio.get_running_loop().time
-        self._since: float | None = None
-        self.bytes = 0
-
-    async def read(self) -> bytes:
-        """What has come since; empty at the end.
-
-        Raises:
-          ProtocolError: 413 too long, 408 too slow, 400 not framed as HTTP wants.
-          ConnectionError: the peer is gone.
-        """
-        if self._since is None:
-            self._begin()
-        else:
-            self._pace.excuse(self._time() - self._since)
-        try:
-            async with asyncio.timeout_at(self._pace.deadline):
-                data = await self._request.content.readany()
-        except TimeoutError as error:
-            raise ProtocolError(
-                f"the body came too slowly; {self.bytes} bytes of it came",
-                status=408,
-                code="too_slow",
-            ) from error
-        except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise ProtocolError("the body isn't framed as HTTP wants it") from error
-        self.bytes += len(data)
-        if self.bytes > self._most:
-            raise _too_large(self._most)
-        self._since = self._time()
-        self._pace.moved(len(data), self._since)
-        return data
-
-    def _begin(self) -> None:
-        """Refuses what can be refused unread, then asks for the body."""
-        headers = self._request.headers
-        if headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-            raise ProtocolError("send the body as it is, without Content-Encoding")
-        if (self._request.content_length or 0) > self._most:
-            raise _too_large(self._most)
-        if headers.get(hdrs.EXPECT, "").lower() == "100-continue":
-            if self._request.transport is None:
-                raise ConnectionResetError("the peer is gone")
-            self._request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
-def _too_large(most: int) -> ProtocolError:
-    return ProtocolError(
-        f"the body is longer than {most} bytes, all that may come here",
-        status=413,
-        code="too_large",
-    )
-
-
-async def read_message(request: web.Request, limits: Limits) -> bytes:
-    """A JSON body, whole.
-
-    Raises:
-      ProtocolError: as ``Body.read``.
-    """
-    end = asyncio.get_running_loop().time() + limits.message_seconds
-    body = Body(request, limits.message, Whole(end))
-    data = bytearray()
-    while piece := await body.read():
-        data += piece
-    return bytes(data)

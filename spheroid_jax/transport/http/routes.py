@@ -10,8 +10,9 @@ from aiohttp import hdrs, web
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
+from spheroid_jax.transport.http.bodies import Body, read_message
 from spheroid_jax.transport.http.downloads import send_file
-from spheroid_jax.transport.http.limits import Body, Gate, Limits, Pace, read_message
+from spheroid_jax.transport.http.limits import Gate, Limits, Pace
 from spheroid_jax.transport.http.uploads import OFFSET, Uploads
 from spheroid_jax.transport.protocol import ProtocolError
 
@@ -129,7 +130,9 @@ class Routes:
 
         with self._uploading.enter(worker):
             try:
-                size = await self._uploads.receive(worker, name, offset, body.read, cut)
+                size = await self._uploads.receive(
+                    worker, name, offset, body.pieces(), cut
+                )
             finally:
                 self._coordinator.add_bytes(worker, up=body.bytes)
         return web.Response(status=204, headers={OFFSET: str(size)})

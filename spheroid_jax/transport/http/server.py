@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
+from spheroid_jax.transport.http.bodies import LAST
 from spheroid_jax.transport.http.limits import Gate, Limits
 from spheroid_jax.transport.http.routes import WORKER, Routes
 from spheroid_jax.transport.http.uploads import Uploads
@@ -96,6 +97,8 @@ class _Front:
         except ProtocolError as error:
             response = problem(error)
         finally:
+            if response is not None and LAST in request:
+                response.force_close()
             if log.isEnabledFor(logging.DEBUG):
                 status = response.status if response is not None else "gone"
                 path = _shown(request)

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
+from spheroid_jax.transport.http.bodies import Piece, Pieces
 from spheroid_jax.transport.protocol import (
     NAME,
     ProtocolError,
@@ -35,7 +36,6 @@ from spheroid_jax.transport.protocol import (
 )
 
 OFFSET = "Upload-Offset"  # the header
-BUFFER = 1 << 20  # bytes that are written at once; a transfer holds two of them
 # As protocol.upload_name makes them.
 UPLOAD_NAME = re.compile(
     # NAME without its anchors.
@@ -78,10 +78,9 @@ class _Part:
     cut: Callable[[], None] | None = None  # ends the transfer that is running
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
-    def append(self, descriptor: int, data: bytes | bytearray) -> None:
+    def write(self, descriptor: int, piece: Piece) -> None:
         """Writes at the end; all of it or nothing."""
-        view = memoryview(data)
-        offset = self.size
+        view, offset = memoryview(piece), self.size
         try:
             while view:
                 count = os.pwrite(descriptor, view, offset)
@@ -92,9 +91,6 @@ class _Part:
             if error.errno in _FULL:
                 raise _disk_full("the disk is full") from error
             raise
-        if self.hasher is not None:
-            self.hasher.update(data)
-        self.size = offset
 
     def digest(self) -> str:
         """SHA-256 of what is there, in hex."""
@@ -203,20 +199,21 @@ class Uploads:
         worker: str,
         name: str,
         offset: int,
-        read: Callable[[], Awaitable[bytes]],
+        pieces: Pieces,
         cut: Callable[[], None],
     ) -> int:
-        """Appends what ``read`` gives until it gives nothing; the length then.
+        """Appends pieces, until there are no more or the next one raises; the length.
 
-        What came before an error is kept. Of two at once the newer goes on: ``cut`` of
-        the older is called, which has to make its ``read`` raise.
+        Of two at once the newer goes on: ``cut`` of the older is called, which has to
+        make its ``pieces`` raise.
 
         Args:
           worker: that sends it.
           name: of the part.
           offset: that the sender goes on from.
-          read: the next bytes; must not give more than ``announced`` less ``offset``.
-          cut: ends ``read``.
+          pieces: of bytes; no more of them than ``announced`` less ``offset``. Each is
+            left as it is until the second one after it is asked for.
+          cut: ends ``pieces``.
 
         Raises:
           WrongOffset: ``offset`` isn't the length.
@@ -232,7 +229,7 @@ class Uploads:
                     raise WrongOffset(
                         f"upload {name} is at byte {part.size}", part.size
                     )
-                await self._append_all(part, descriptor, read)
+                await self._append_all(part, descriptor, pieces)
             finally:
                 os.close(descriptor)
             return part.size
@@ -261,7 +258,12 @@ class Uploads:
                 )
             if await self._run(part.digest) != part.upload.sha256:
                 self._forget(part)
-                raise _corrupted(f"the bytes of {name} aren't those announced")
+                raise ProtocolError(
+                    f"the bytes of {name} aren't those announced; send it again from "
+                    "the start",
+                    status=422,
+                    code="corrupted",
+                )
             try:
                 return await coordinator.commit(worker, part.upload, part.path)
             finally:
@@ -303,23 +305,18 @@ class Uploads:
             await asyncio.wait({running})
             raise
 
-    async def _append_all(
-        self,
-        part: _Part,
-        descriptor: int,
-        read: Callable[[], Awaitable[bytes]],
-    ) -> None:
-        """Reads the next buffer while the one before it is written and hashed."""
+    async def _append_all(self, part: _Part, descriptor: int, pieces: Pieces) -> None:
+        """Reads the next piece while the one before it is written and hashed."""
         before = part.size
         writing: asyncio.Task[None] | None = None
         try:
-            async with contextlib.aclosing(_buffers(read)) as buffers:
-                async for buffer in buffers:
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
                     if writing is not None:
                         await writing
                     if part.dropped:
                         raise _unknown(part.name)
-                    write = self._run(part.append, descriptor, buffer)
+                    write = self._append(part, descriptor, piece)
                     writing = asyncio.create_task(write)
             if writing is not None:
                 await writing
@@ -329,6 +326,18 @@ class Uploads:
                 writing.cancelled() or writing.exception()  # what was raised is told
             if part.size > before:
                 part.touched = self._clock()
+
+    async def _append(self, part: _Part, descriptor: int, piece: Piece) -> None:
+        """Hashes a piece while it is written; all of it is there then, or nothing."""
+        writing = asyncio.create_task(self._run(part.write, descriptor, piece))
+        if part.hasher is not None:
+            await self._run(part.hasher.update, piece)
+        try:
+            await writing
+        except BaseException:
+            part.hasher = None  # it knows too much; the file is hashed in the end
+            raise
+        part.size += len(piece)
 
     @contextlib.asynccontextmanager
     async def _hold(self, part: _Part, cut: Callable[[], None]) -> AsyncIterator[None]:
@@ -351,7 +360,7 @@ class Uploads:
         verdict = await coordinator.begin(part.worker, part.upload)
         if verdict is None:  # it was handed over, but died before it was accepted
             self._forget(part)
-            raise _corrupted(f"{part.name} isn't here any more")
+            raise _unknown(part.name)
         return verdict
 
     def _announce(self, name: str, worker: str, upload: Upload) -> _Part:
@@ -451,33 +460,8 @@ class Uploads:
         return len(found)
 
 
-async def _buffers(
-    read: Callable[[], Awaitable[bytes]],
-) -> AsyncGenerator[bytearray, None]:
-    """What comes, in pieces of about ``BUFFER``; before an error, what came."""
-    buffer = bytearray()
-    try:
-        while data := await read():
-            buffer += data
-            if len(buffer) >= BUFFER:
-                yield buffer
-                buffer = bytearray()
-    except (Exception, asyncio.CancelledError):
-        if buffer:
-            yield buffer
-        raise
-    if buffer:
-        yield buffer
-
-
 def _unknown(name: str) -> ProtocolError:
     said = name if UPLOAD_NAME.fullmatch(name) else "of this name"
     return ProtocolError(
         f"there is no upload {said}; announce it again", status=404, code="unknown"
-    )
-
-
-def _corrupted(what: str) -> ProtocolError:
-    return ProtocolError(
-        f"{what}; send it again from the start", status=422, code="corrupted"
     )

@@ -1,0 +1,285 @@
+"""Reads what peers send: counted, timed, and large bodies without copies."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from spheroid_jax.transport.http.limits import Limits, Pace
+from spheroid_jax.transport.protocol import ProtocolError
+
+BUFFER = 1 << 20  # bytes of a piece of a body
+Piece = bytes | bytearray | memoryview
+Pieces = AsyncGenerator[Piece, None]
+# Set when a body was taken past aiohttp, which can't read another request after it.
+LAST = web.RequestKey("last", bool)
+
+
+class Body:
+    """A request's body, counted whatever its headers say.
+
+    Args:
+      request: whose body it is.
+      most: bytes that it may have.
+      pace: that it has to keep, by the event loop's clock; or when it has to be there.
+    """
+
+    def __init__(self, request: web.Request, most: int, pace: Pace | float) -> None:
+        self._request, self._most, self._pace = request, most, pace
+        self._time = asyncio.get_running_loop().time
+        self.bytes = 0
+
+    async def pieces(self) -> Pieces:
+        """The body in pieces of at most about ``BUFFER``; before an error, what came.
+
+        A piece may be written over once the second one after it is asked for.
+
+        Raises:
+          ProtocolError: 413 too long, 408 too slow, 400 not framed as HTTP wants.
+          ConnectionError: the peer is gone.
+        """
+        self._begin()
+        pieces = self._large() if self._is_large() else self._small()
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
+    async def whole(self) -> bytes:
+        """All of it. Raises as ``pieces``."""
+        data = bytearray()
+        async with contextlib.aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                data += piece
+        return bytes(data)
+
+    def _begin(self) -> None:
+        """Refuses what can be refused unread, then asks for the body."""
+        headers = self._request.headers
+        if headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+            raise ProtocolError(
+                "send the body as it is, without Content-Encoding", status=415
+            )
+        if (self._request.content_length or 0) > self._most:
+            raise self._too_large()
+        if headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+            if self._request.transport is None:
+                raise ConnectionResetError("the peer is gone")
+            if self._request.version >= HttpVersion11:
+                self._request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _is_large(self) -> bool:
+        length = self._request.content_length
+        return (
+            isinstance(self._pace, Pace)
+            and length is not None
+            and length > BUFFER
+            and not self._request.content.is_eof()
+        )
+
+    async def _small(self) -> Pieces:
+        buffer = bytearray()
+        try:
+            while data := await self._read():
+                buffer += data
+                if len(buffer) >= BUFFER:
+                    full, buffer = buffer, bytearray()
+                    before = self._time()
+                    yield full
+                    self._excuse(self._time() - before)
+        except (Exception, asyncio.CancelledError):
+            if buffer:
+                yield buffer
+            raise
+        if buffer:
+            yield buffer
+
+    async def _read(self) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._deadline()):
+                data = await self._request.content.readany()
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise ProtocolError("the body isn't framed as HTTP wants it") from error
+        if self.bytes + len(data) > self._most:
+            raise self._too_large()
+        self._moved(len(data))
+        return data
+
+    async def _large(self) -> Pieces:
+        """Has the socket read into our buffers; twice as fast as through aiohttp.
+
+        The connection can't be used for another request after that.
+        """
+        transport, content = self._request.transport, self._request.content
+        if transport is None:
+            raise ConnectionResetError("the peer is gone")
+        self._request[LAST] = True
+        begun = bytearray()
+        while data := content.read_nowait():  # that aiohttp has read already
+            begun += data
+        self._moved(len(begun))
+        length = cast(int, self._request.content_length)
+        sink = _Sink(transport, length - len(begun), self)
+        if begun:
+            yield memoryview(begun)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(self._deadline()):
+                        piece = await sink.next()
+                except TimeoutError as error:
+                    if self._time() < self._deadline():
+                        continue  # bytes came, but no piece is full
+                    raise self._too_slow() from error
+                if not piece:
+                    break
+                yield piece
+        except (Exception, asyncio.CancelledError):
+            for piece in sink.left():
+                yield piece
+            raise
+        finally:
+            sink.ignore_rest()
+        content.feed_eof()
+
+    def _deadline(self) -> float:
+        return self._pace.deadline if isinstance(self._pace, Pace) else self._pace
+
+    def _moved(self, count: int) -> None:
+        self.bytes += count
+        if isinstance(self._pace, Pace):
+            self._pace.moved(count, self._time())
+
+    def _excuse(self, seconds: float) -> None:
+        if isinstance(self._pace, Pace):
+            self._pace.excuse(seconds)
+
+    def _too_large(self) -> ProtocolError:
+        return ProtocolError(
+            f"the body is longer than {self._most} bytes, all that may come here",
+            status=413,
+            code="too_large",
+        )
+
+    def _too_slow(self) -> ProtocolError:
+        return ProtocolError(
+            f"the body came too slowly; {self.bytes} bytes of it came",
+            status=408,
+            code="too_slow",
+        )
+
+
+class _Sink(asyncio.BufferedProtocol):
+    """Takes a transport over from aiohttp and reads ``rest`` bytes into buffers.
+
+    What comes after them is ignored. One buffer is filled, one is full and waits, two
+    are with who asks for them, see ``Body.pieces``. With a second one full, reading
+    pauses.
+    """
+
+    def __init__(self, transport: asyncio.Transport, rest: int, body: Body) -> None:
+        self._transport, self._rest, self._body = transport, rest, body
+        self._aiohttp = transport.get_protocol()
+        self._time = asyncio.get_running_loop().time
+        self._buffers = deque(memoryview(bytearray(BUFFER)) for _ in range(4))
+        self._filled = 0
+        self._full: memoryview | None = None
+        self._paused: float | None = None  # since when
+        self._ignores = False
+        self._failure: Exception | None = None
+        self._wake = asyncio.Event()
+        transport.pause_reading()  # aiohttp resumed it; twice is allowed
+        transport.set_protocol(self)
+        transport.resume_reading()
+
+    async def next(self) -> memoryview | None:
+        """The next piece; None at the end.
+
+        Raises:
+          ConnectionError: the peer is gone.
+        """
+        while self._full is None:
+            if self._rest == 0 and not self._filled:
+                return None
+            if self._failure is not None:
+                raise self._failure
+            self._wake.clear()
+            await self._wake.wait()
+        piece, self._full = self._full, None
+        if self._paused is not None:
+            self._body._excuse(self._time() - self._paused)
+            self._paused = None
+            self._transport.resume_reading()
+        if self._filled and (self._filled == BUFFER or self._rest == 0):
+            self._turn()
+        return piece
+
+    def left(self) -> list[memoryview]:
+        """What came and wasn't asked for."""
+        full = [] if self._full is None else [self._full]
+        return [*full, self._buffers[0][: self._filled]] if self._filled else full
+
+    def ignore_rest(self) -> None:
+        """From now on nothing that comes is of interest."""
+        self._ignores = True
+        self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read to."""
+        if self._ignores or not self._rest:
+            return memoryview(bytearray(64 << 10))
+        return self._buffers[0][self._filled :][: self._rest]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes were read."""
+        if self._ignores or not self._rest:
+            return
+        self._filled += nbytes
+        self._rest -= nbytes
+        self._body._moved(nbytes)
+        if self._filled == BUFFER or self._rest == 0:
+            if self._full is None:
+                self._turn()
+            else:
+                self._paused = self._time()
+                self._transport.pause_reading()
+
+    def _turn(self) -> None:
+        """The buffer that is filled is the one to be taken; the oldest comes next."""
+        self._full = self._buffers[0][: self._filled]
+        self._buffers.rotate(-1)
+        self._filled = 0
+        self._wake.set()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; nothing is left to say to it then."""
+        self._fail(ConnectionResetError("the peer hung up within the body"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer is gone."""
+        self._fail(exc or ConnectionResetError("the peer is gone"))
+        self._aiohttp.connection_lost(exc)
+
+    def _fail(self, failure: Exception) -> None:
+        self._failure = failure
+        self._wake.set()
+
+    def pause_writing(self) -> None:
+        """Answers are aiohttp's."""
+        self._aiohttp.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Answers are aiohttp's."""
+        self._aiohttp.resume_writing()
+
+
+async def read_message(request: web.Request, limits: Limits) -> bytes:
+    """A JSON body, whole. Raises as ``Body.pieces``."""
+    end = asyncio.get_running_loop().time() + limits.message_seconds
+    return await Body(request, limits.message, end).whole()
