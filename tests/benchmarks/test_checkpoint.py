@@ -26,7 +26,7 @@ def test_prints_a_table_and_writes_rows(
     text = capsys.readouterr().out
     assert "restore a block: over cp (target 0.5)" in text
     rows = json.loads(file.read_text())["rows"]
-    assert len(rows) == 2 * 6
+    assert len(rows) == 2 * 9
     # A block is half of what both are.
     sizes = {row["operation"]: row["MB"] for row in rows}
     assert sizes["restore a block"] == pytest.approx(sizes["restore all"] / 2, abs=0.1)

@@ -135,18 +135,24 @@ SAVE_FOR_EVER = """
     import jax.numpy as jnp
     from spheroid_jax.checkpoints import Checkpoints
 
-    store = Checkpoints(Path(sys.argv[1]), keep=1, identity={})
+    wait = sys.argv[2] == "True"
+    store = Checkpoints(Path(sys.argv[1]), keep=1, identity={}, wait=wait)
     for round_ in itertools.count((store.latest() or 0) + 1):
+        if wait:
+            print(round_, flush=True)  # the round begins
         w = jnp.full((2, 50_000), round_, jnp.int32)
         params = {"blocks": {"w": w}, "interface": {"n": jnp.int32(round_)}}
         store.save(round_, {"params": params}, {"round": round_})
-        print(round_, flush=True)
+        if not wait:
+            print(round_, flush=True)  # its save has begun
     """
 
 
-def kill_while_saving(directory: Path, after: float, previous: int) -> int:
+def kill_while_saving(
+    directory: Path, after: float, previous: int, *, wait: bool
+) -> int:
     """SIGKILL ``after`` seconds into saving in a loop; checks what is left."""
-    process = run_python(SAVE_FOR_EVER, directory)
+    process = run_python(SAVE_FOR_EVER, directory, wait)
     assert process.stdout is not None
     announced = [int(process.stdout.readline()) for _ in range(3)]
     assert announced == list(range(previous + 1, previous + 4))  # it resumed
@@ -163,7 +169,8 @@ def kill_while_saving(directory: Path, after: float, previous: int) -> int:
     with Checkpoints(directory, keep=1, identity={}) as store:
         latest = store.latest()
         assert latest is not None
-        # save() of a round returns when the one before it is on disk.
+        # With wait, a round begins when the one before it is on disk; without, its
+        # save does, so that a round in training may be lost besides.
         assert latest >= announced[-1] - 1
         state, host = store.restore({"params": shape})
     assert host == {"round": latest}
@@ -172,16 +179,19 @@ def kill_while_saving(directory: Path, after: float, previous: int) -> int:
     return latest
 
 
-def test_a_kill_loses_the_round_in_progress_at_most(tmp_path: Path) -> None:
-    kill_while_saving(tmp_path, 0.05, previous=0)
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_kill_loses_the_round_in_progress_at_most(tmp_path: Path, wait: bool) -> None:
+    kill_while_saving(tmp_path, 0.05, previous=0, wait=wait)
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_kill_at_any_moment(tmp_path: Path, wait: bool) -> None:
     """On one directory, so that leftovers of kills add up."""
     moments, previous = random.Random(0), 0
     for _ in range(12):
-        previous = kill_while_saving(tmp_path, moments.uniform(0.0, 0.15), previous)
+        after = moments.uniform(0.0, 0.15)
+        previous = kill_while_saving(tmp_path, after, previous, wait=wait)
 
 
 STOP_AT = """
