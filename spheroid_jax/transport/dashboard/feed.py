@@ -72,19 +72,18 @@ class Feed:
 
     async def newer(self, seen: int, wait: float) -> tuple[int, bytes] | None:
         """A status after ``seen``; None if there is none within ``wait`` seconds."""
-        if self._serial <= seen and not self.closed:
+        if self._serial <= seen:
             try:
                 async with asyncio.timeout(wait):
                     await self._published.wait()
             except TimeoutError:
                 return None
-        return None if self._serial <= seen else (self._serial, self._newest)
+        return self._serial, self._newest
 
     def close(self) -> None:
-        """Ends all viewers."""
+        """Ends all viewers, within about a second."""
         self.closed = True
         self._stop()
-        self._published.set()
 
     def _stop(self) -> None:
         if self._task is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -41,17 +42,20 @@ class FakeCoordinator:
 
 @contextlib.asynccontextmanager
 async def served(
-    coordinator: Any, viewing: Viewing = _USUAL, port: int = 0
+    coordinator: Any,
+    viewing: Viewing = _USUAL,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """The address of a dashboard."""
     app = web.Application()
     add_dashboard(app, coordinator, viewing)
     runner = web.AppRunner(app, shutdown_timeout=5)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await asyncio.wait_for(runner.cleanup(), 10)
 
