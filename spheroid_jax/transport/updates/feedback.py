@@ -46,7 +46,8 @@ class Feedback:
         Raises:
           ValueError: the leaves are others than those of the residual.
         """
-        _check(self.residual, delta)
+        if self.residual:
+            _check(self.residual, delta)
         result = {}
         for name, leaf in delta.items():
             owed = self.residual.get(name, np.float32(0))
@@ -120,8 +121,8 @@ def _shape(leaf: np.ndarray | tuple[int, ...]) -> tuple[int, ...]:
 def _check(
     known: Mapping[str, np.ndarray] | Mapping[str, tuple[int, ...]], given: Leaves
 ) -> None:
-    """Raises ValueError if two sets of leaves differ; nothing known fits anything."""
-    if known and set(known) != set(given):
+    """Raises ValueError if two sets of leaves differ."""
+    if set(known) != set(given):
         names = sorted(set(known) ^ set(given))
         raise ValueError(f"leaves differ, at {names[0]!r}: start with no residual")
     for name, leaf in known.items():

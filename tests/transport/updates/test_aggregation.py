@@ -131,7 +131,7 @@ def test_zero_updates_make_zero(readers, rule):
 
 
 @given(
-    values=st.integers(1, 8).flatmap(
+    values=st.integers(1, 15).flatmap(
         lambda n: arrays.arrays(
             np.float32,
             (n, 5),

@@ -21,7 +21,7 @@ from spheroid_jax.transport.updates.encoding import (
 )
 
 ALL = [Encoding(kind, level) for kind in KINDS for level in (0, 3)]
-LEVELS = {"int8": (256, 127), "int4": (64, 7)}
+LEVELS = {"int8": (256, 127), "int4": (128, 7)}
 numbers = arrays.arrays(
     np.float32,
     st.integers(1, 700),
@@ -102,7 +102,7 @@ def test_int4_by_hand():
 
 
 @pytest.mark.parametrize("encoding", ALL)
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 255, 256, 257, 1000])
+@pytest.mark.parametrize("count", [1, 2, 127, 128, 129, 255, 256, 257, 1000])
 def test_every_length_comes_back(encoding, count):
     values = noise(count)
     found = there_and_back(values, encoding)
@@ -113,7 +113,7 @@ def test_every_length_comes_back(encoding, count):
 
 @pytest.mark.parametrize(
     ("kind", "bits"),
-    [("float32", 32), ("bfloat16", 16), ("int8", 8.125), ("int4", 4.25)],
+    [("float32", 32), ("bfloat16", 16), ("int8", 8.125), ("int4", 4.125)],
 )
 def test_bits_a_number(kind, bits):
     assert 8 * plain_size(kind, 1 << 18) == bits * (1 << 18)
@@ -175,7 +175,7 @@ def test_eight_times_less_than_float32():
     values = noise(count, scale=1e-3)
     assert 4 * count / len(encode(values, Encoding("int4", 3))) > 8
     error = there_and_back(values, Encoding("int4", 3)) - values
-    assert np.linalg.norm(error) < 0.12 * np.linalg.norm(values)
+    assert np.linalg.norm(error) < 0.125 * np.linalg.norm(values)
 
 
 @given(

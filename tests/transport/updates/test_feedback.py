@@ -176,6 +176,8 @@ def test_residuals_of_another_model_are_refused(other, said):
         Feedback({"w": np.ones(3, np.float32)}).compensate(other)
     with pytest.raises(ValueError, match=said):
         Feedback().after(other, {"w": np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match="leaves differ, at 'w'"):
+        Feedback().after({"w": np.ones(3)}, {})
 
 
 def test_an_update_that_is_not_finite_does_not_stay(tmp_path):

@@ -1,3 +1,5 @@
+import concurrent.futures
+import hashlib
 import json
 import math
 import os
@@ -62,8 +64,6 @@ def test_what_was_written_is_read(path, zstd):
 
 
 def test_file_and_digest_are_those_returned(path):
-    import hashlib
-
     written = write_update(path, LEAVES, Encoding("int8", 3), {})
     data = path.read_bytes()
     assert written == (len(data), hashlib.sha256(data).hexdigest())
@@ -92,6 +92,18 @@ def test_any_range_is_that_of_the_whole(path, kind, zstd):
         assert (
             error <= {"float32": 0, "bfloat16": 0.02, "int8": 0.03, "int4": 0.5}[kind]
         )
+
+
+def test_threads_may_read_at_the_same_time(path):
+    values = noise(4, CHUNK)
+    with (
+        opened(path, {"x": values}, zstd=1) as file,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
+    ):
+        wanted = [n % 4 for n in range(40)]
+        found = pool.map(lambda n: file.read("x", n * CHUNK, (n + 1) * CHUNK), wanted)
+        for n, got in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(got, values[n])
 
 
 def test_chunks_are_encoded_by_themselves(path):
