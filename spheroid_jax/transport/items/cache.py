@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from spheroid_jax.transport.items.fetch import PART
+from spheroid_jax.transport.items.pieces import PART
 from spheroid_jax.transport.link import Link, LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 

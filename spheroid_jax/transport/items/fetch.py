@@ -7,25 +7,22 @@ import asyncio
 import collections
 import contextlib
 import errno
-import hashlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from spheroid_jax import manifests
 from spheroid_jax.checkpoints.threads import parallel
-from spheroid_jax.transport.items import index
+from spheroid_jax.transport.items import index, pieces
 from spheroid_jax.transport.items.index import DATA, INDEX, Piece
+from spheroid_jax.transport.items.pieces import PART
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 
-PART = ".part"  # ends the name of a directory whose item isn't complete
-_GAP = 64 << 10  # bytes that are fetched again rather than by one request more
-_BATCH = 4 << 20  # bytes that are verified and written at a time
-_DEPTH = 3  # batches in memory besides the one that is coming in
+_DEPTH = 3  # batches of pieces in memory besides the one that is coming in
 _REPEATS = 3  # times that corrupt content is fetched again
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -89,17 +86,22 @@ class _Fetch:
         self._missing: dict[int, Piece] = {}  # by offset
         self._done = 0
         self._file = -1
+        self._has_looked = False  # or is told to stop looking
 
     async def run(self) -> int:
         await asyncio.to_thread(self._part.mkdir, parents=True, exist_ok=True)
         await self._get_index()
-        # No thread may be at a descriptor that is closed, and perhaps another's.
-        with ThreadPoolExecutor(2, "fetch") as pool, self._opened():
+        # The pool ends first: no thread may be at a descriptor that is closed, and
+        # perhaps somebody else's by then.
+        with self._opened(), ThreadPoolExecutor(2, "fetch") as pool:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(pool, self._take_what_is_here)
+            try:
+                await loop.run_in_executor(pool, self._take_what_is_here)
+            finally:
+                self._has_looked = True
             self._tell()
             for _ in range(1 + _REPEATS):
-                for run in runs(self._pieces, self._missing):
+                for run in pieces.runs(self._pieces, self._missing):
                     await self._get_run(run, pool)
             if self._missing:
                 self._corrupted(
@@ -153,24 +155,24 @@ class _Fetch:
         left = [p for p in self._pieces if p.offset + p.size <= size]
 
         def is_right(piece: Piece) -> bool:
-            return _read(self._file, piece) is not None
+            return not self._has_looked and bool(pieces.read(self._file, piece))
 
         found = zip(left, parallel(is_right, left), strict=True)
         self._settle([piece for piece, right in found if right])
-        older = _pieces_beside(self._target)
+        older = pieces.pieces_beside(self._target)
         for piece in list(self._missing.values()):
-            if piece.sha256 in older:
+            if piece.sha256 in older and not self._has_looked:
                 path, there = older[piece.sha256]
-                content = _read_file(path, there)
+                content = pieces.read_file(path, there)
                 if content is not None:
-                    _pwrite(self._file, memoryview(content), piece.offset)
+                    pieces.write(self._file, [content], piece.offset)
                     self._settle([piece])
         needed = sum(piece.size for piece in self._missing.values())
         if needed > shutil.disk_usage(self._part).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _settle(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
+    def _settle(self, there: list[Piece]) -> None:
+        for piece in there:
             self._done += self._missing.pop(piece.offset, Piece(0, 0, "")).size
 
     def _tell(self) -> None:
@@ -183,12 +185,12 @@ class _Fetch:
         stop = run[-1].offset + run[-1].size
         chunks = self._source.read_data(self._item, run[0].offset, stop)
         try:
-            async with contextlib.aclosing(_batches(run, chunks)) as batches:
-                async for batch, content in batches:
-                    self._moved += len(content)
+            async with contextlib.aclosing(pieces.batches(run, chunks)) as batches:
+                async for batch, parts in batches:
+                    self._moved += sum(map(len, parts))
                     while len(writes) >= _DEPTH:
                         self._settle(await writes.popleft())
-                    writes.append(loop.run_in_executor(pool, self._put, batch, content))
+                    writes.append(loop.run_in_executor(pool, self._put, batch, parts))
                     self._tell()
             while writes:
                 self._settle(await writes.popleft())
@@ -196,14 +198,14 @@ class _Fetch:
         finally:
             await asyncio.gather(*writes, return_exceptions=True)
 
-    def _put(self, batch: list[Piece], content: bytearray) -> list[Piece]:
+    def _put(self, batch: list[Piece], parts: list[memoryview]) -> list[Piece]:
         """Writes the pieces that are what they must be, and returns them."""
-        good, at = [], 0
+        good = []
+        rest = collections.deque(parts)
         for piece in batch:
-            view = memoryview(content)[at : at + piece.size]
-            at += piece.size
-            if hashlib.sha256(view).hexdigest() == piece.sha256:
-                _pwrite(self._file, view, piece.offset)
+            content = pieces.take(rest, piece.size)
+            if pieces.are(content, piece):
+                pieces.write(self._file, content, piece.offset)
                 good.append(piece)
         return good
 
@@ -215,105 +217,8 @@ class _Fetch:
         manifests.sync(self._target.parent)
 
 
-def runs(pieces: Sequence[Piece], missing: Mapping[int, Piece]) -> list[list[Piece]]:
-    """Groups of adjacent pieces that hold the missing ones, by offset.
-
-    Small gaps are part of a group, for a request costs more than they do.
-    """
-    found: list[list[Piece]] = []
-    gap: list[Piece] = []
-    for piece in pieces:
-        if piece.offset not in missing:
-            gap.append(piece)
-            continue
-        if found and sum(p.size for p in gap) <= _GAP:
-            found[-1] += [*gap, piece]
-        else:
-            found.append([piece])
-        gap = []
-    return found
-
-
-async def _batches(
-    run: list[Piece], chunks: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[tuple[list[Piece], bytearray], None]:
-    """Cuts the bytes of a run into batches of whole pieces, as they come in."""
-    planned = iter(_planned(run))
-    batch = next(planned)
-    content, filled = bytearray(sum(p.size for p in batch)), 0
-    async with contextlib.aclosing(chunks):
-        async for chunk in chunks:
-            view = memoryview(chunk)
-            while view:
-                taken = view[: len(content) - filled]
-                content[filled : filled + len(taken)] = taken
-                filled, view = filled + len(taken), view[len(taken) :]
-                if filled == len(content):
-                    yield batch, content
-                    batch = next(planned, [])
-                    content, filled = bytearray(sum(p.size for p in batch)), 0
-                    if not batch:
-                        return
-
-
-def _planned(run: list[Piece]) -> list[list[Piece]]:
-    planned: list[list[Piece]] = []
-    size = _BATCH
-    for piece in run:
-        if size + piece.size > _BATCH:
-            planned.append([])
-            size = 0
-        planned[-1].append(piece)
-        size += piece.size
-    return planned
-
-
-def _pieces_beside(target: Path) -> dict[str, tuple[Path, Piece]]:
-    """Pieces of complete items in the directories beside ``target``, by digest."""
-    found: dict[str, tuple[Path, Piece]] = {}
-    for path in sorted(target.parent.iterdir()):
-        if path == target or path.name.endswith(PART):
-            continue
-        try:
-            content = (path / INDEX).read_bytes()
-            size = (path / DATA).stat().st_size
-            item = Item(index.digest(content), size)
-            for piece in index.pieces(content, item):
-                found[piece.sha256] = path / DATA, piece
-        except (OSError, index.BadIndex):
-            continue
-    return found
-
-
-def _read_file(path: Path, piece: Piece) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        return _read(descriptor, piece)
-    finally:
-        os.close(descriptor)
-
-
-def _read(descriptor: int, piece: Piece) -> bytes | None:
-    """The bytes of a piece, if they are what they must be."""
-    try:
-        content = os.pread(descriptor, piece.size, piece.offset)
-    except OSError:
-        return None
-    right = hashlib.sha256(content).hexdigest() == piece.sha256
-    return content if right else None
-
-
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(content)
     manifests.sync(temporary)
     os.replace(temporary, path)
-
-
-def _pwrite(descriptor: int, view: memoryview, at: int) -> None:
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spheroid_jax.transport.items import fetch
-from spheroid_jax.transport.items.cache import ItemCache
+from spheroid_jax.transport.items.cache import Got, ItemCache
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 from tests.transport.items.making import Source, item_of, layout, numbers
@@ -31,7 +31,7 @@ class Fetching:
         return await fetch.fetch(self.sources[item.digest], item, target, progress)
 
 
-def get(cache: ItemCache, link: Fetching, item: Item, kind: str = "block"):
+def get(cache: ItemCache, link: Fetching, item: Item, kind: str = "block") -> Got:
     return asyncio.run(cache.get(link, item, kind))  # type: ignore[arg-type]
 
 

@@ -4,13 +4,14 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spheroid_jax.transport.items import fetch
+from spheroid_jax.transport.items import fetch, pieces
 from spheroid_jax.transport.items.index import Piece
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import Item
@@ -22,8 +23,8 @@ GAP = 10
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_GAP", GAP)
-    monkeypatch.setattr(fetch, "_BATCH", 2500)
+    monkeypatch.setattr(pieces, "_GAP", GAP)
+    monkeypatch.setattr(pieces, "_BATCH", 2500)
 
 
 def made(leaves: dict[str, np.ndarray], **how: Any) -> tuple[Item, Source]:
@@ -199,16 +200,14 @@ def test_a_disk_that_fills_is_told_and_survived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item, source = made(LEAVES)
-    pwrite = os.pwrite
-    calls = []
+    pwritev = os.pwritev
 
-    def full(descriptor: int, view: memoryview, at: int) -> int:
-        calls.append(at)
+    def full(descriptor: int, parts: list[memoryview], at: int) -> int:
         if at >= 4000:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return pwrite(descriptor, view, at)
+        return pwritev(descriptor, parts, at)
 
-    monkeypatch.setattr(fetch.os, "pwrite", full)
+    monkeypatch.setattr(pieces.os, "pwritev", full)
     with pytest.raises(LinkError, match="No space left on device") as said:
         get(source, item, tmp_path / "a")
     assert said.value.code == "disk_full"
@@ -243,13 +242,64 @@ def test_cancelled_it_leaves_no_thread_at_the_file(tmp_path: Path) -> None:
     assert data_of(tmp_path / "a.part")[:4000] == source.data[:4000]
 
 
+def test_cancelled_while_it_looks_it_ends_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item, source = made(LEAVES)
+    (tmp_path / "a.part").mkdir()
+    (tmp_path / "a.part" / "data.0").write_bytes(source.data)
+    looking, go_on, looked = threading.Event(), threading.Event(), []
+    read = pieces.read
+
+    def slowly(descriptor: int, piece: Piece) -> bytes | None:
+        looked.append(piece)
+        looking.set()
+        assert go_on.wait(10)
+        os.fstat(descriptor)  # is still open
+        return read(descriptor, piece)
+
+    monkeypatch.setattr(pieces, "read", slowly)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(fetch.fetch(source, item, tmp_path / "a"))
+        await asyncio.to_thread(looking.wait, 10)
+        task.cancel()
+        threading.Timer(0.1, go_on.set).start()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(scenario())
+    assert len(looked) < 10  # of twelve; as many as there are threads
+
+
 def test_runs_join_over_small_gaps_only() -> None:
     sizes = [100, GAP, 100, GAP + 1, 100, 100]
-    pieces, at = [], 0
+    whole, at = [], 0
     for size in sizes:
-        pieces.append(Piece(at, size, ""))
+        whole.append(Piece(at, size, ""))
         at += size
-    missing = {p.offset: p for i, p in enumerate(pieces) if i in (0, 2, 4, 5)}
-    joined = fetch.runs(pieces, missing)
-    assert joined == [pieces[:3], pieces[4:]]
-    assert fetch.runs(pieces, {}) == []
+    missing = {p.offset: p for i, p in enumerate(whole) if i in (0, 2, 4, 5)}
+    assert pieces.runs(whole, missing) == [whole[:3], whole[4:]]
+    assert pieces.runs(whole, {}) == []
+
+
+@pytest.mark.parametrize("most", [10**6, 7])
+def test_a_short_write_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    pwritev, pwrite = os.pwritev, os.pwrite
+    monkeypatch.setattr(
+        pieces.os,
+        "pwritev",
+        lambda file, parts, at: pwritev(file, [b"".join(parts)[:most]], at),
+    )
+    monkeypatch.setattr(
+        pieces.os, "pwrite", lambda file, view, at: pwrite(file, view[:most], at)
+    )
+    content = bytes(range(100))
+    parts = [content[at : at + 1] for at in range(100)]
+    monkeypatch.setattr(pieces, "_VECTORS", 50)
+    for some in (parts, [content[:9], content[9:]]):
+        with (tmp_path / "file").open("wb") as file:
+            pieces.write(file.fileno(), some, 5)
+        assert (tmp_path / "file").read_bytes() == bytes(5) + content

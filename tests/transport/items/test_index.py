@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_another_items_index_is_told() -> None:
         index.pieces(content, Item("0" * 64, len(data)))
 
 
-def test_holds_is_about_this_item(tmp_path) -> None:
+def test_holds_is_about_this_item(tmp_path: Path) -> None:
     item = write_item(tmp_path / "a", LEAVES)
     assert index.holds(tmp_path / "a", item)
     assert not index.holds(tmp_path / "b", item)

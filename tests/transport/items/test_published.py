@@ -48,8 +48,9 @@ def test_a_part_arrives_as_it_was_saved(tmp_path: Path, make: Any) -> None:
     step, params = saved(tmp_path / "checkpoints")
     items = Published().publish(step)
     assert sorted(items) == ["block_0", "block_1", "block_2", "interface"]
-    there = [fetched(tmp_path, step, items, n) for n in ("block_1", "interface")]
-    part = load_part(*there, abstract(params, make))
+    block = fetched(tmp_path, step, items, "block_1")
+    interface = fetched(tmp_path, step, items, "interface")
+    part = load_part(block, interface, abstract(params, make))
     expected = {
         "block": jax.tree.map(lambda x: x[1], params["blocks"]),
         "interface": params["interface"],
