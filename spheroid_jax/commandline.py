@@ -94,15 +94,15 @@ def overrides(config: ConfigDict, text: str) -> ConfigDict:
     return changed
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours, one line without the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (--help explains)")
 
 
-def _parser(program: str) -> _Parser:
-    parser = _Parser(
+def _parser(program: str) -> Parser:
+    parser = Parser(
         prog=f"python -m {program}",
         usage="%(prog)s --config=FILE[:SIZE] [--config.FIELD=VALUE ...] [options]",
         description="Trains what a config file describes and reports the result.",
@@ -164,10 +164,7 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
 
 def _parse(argv: Sequence[str], program: str) -> Options:
     options, rest = _parser(program).parse_known_args(argv)
-    if options.config is None:
-        raise ConfigError("--config is missing: add --config=configs/b3_l4.py")
-    config = load(options.config)
-    _override(config, rest)
+    config = _changed(options.config, rest)
     group = group_from_flags(
         options.coordinator,
         options.processes,
@@ -191,6 +188,26 @@ def _parse(argv: Sequence[str], program: str) -> Options:
         raise ConfigError(f"--workdir={workdir} is not a directory: name another")
     command = shlex.join(["python", "-m", program, *argv])
     return Options(config, workdir or "", options.resume, command, group)
+
+
+def configured(spec: str | None, arguments: Sequence[str]) -> ConfigDict:
+    """The valid configuration of ``FILE[:SIZE]``, changed by ``--config.FIELD=VALUE``.
+
+    Raises:
+      ConfigError: one line that says what is wrong.
+    """
+    config = _changed(spec, arguments)
+    validate(config)
+    config.lock()
+    return config
+
+
+def _changed(spec: str | None, arguments: Sequence[str]) -> ConfigDict:
+    if spec is None:
+        raise ConfigError("--config is missing: add --config=configs/b3_l4.py")
+    config = load(spec)
+    _override(config, arguments)
+    return config
 
 
 def _override(config: ConfigDict, arguments: Sequence[str]) -> None:

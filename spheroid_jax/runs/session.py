@@ -89,7 +89,7 @@ def session(
         _leave_jobs()
         return member.end(130)
     except Exception as error:
-        line = distributed.lost_peer(error) or _explained(error)
+        line = distributed.lost_peer(error) or explained(error)
         if line:
             print(f"error: {line}", file=sys.stderr)
         elif options.group.several:
@@ -120,7 +120,7 @@ def _workdir(options: Options) -> Path:
     return Path(chosen)
 
 
-def _explained(error: Exception) -> str:
+def explained(error: Exception) -> str:
     """A failure that is the user's to mend, in one line; else nothing."""
     if isinstance(error, CorpusError):
         return f"data.corpus: {error}"

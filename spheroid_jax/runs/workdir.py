@@ -34,8 +34,12 @@ def default_workdir(name: str, size: str, resume: bool, root: Path) -> Path:
     return root / next(d for d in taken if not (root / d).exists())
 
 
-def open_workdir(workdir: Path, config: ConfigDict, resume: bool) -> None:
+def open_workdir(
+    workdir: Path, config: ConfigDict, resume: bool, *, besides: tuple[str, ...] = ()
+) -> None:
     """Makes ``workdir`` and writes ``config.json``, or checks it when resuming.
+
+    A fresh run may find what is named in ``besides``.
 
     Raises:
       WorkdirError: if a fresh run would overwrite another, if there is nothing to
@@ -47,7 +51,7 @@ def open_workdir(workdir: Path, config: ConfigDict, resume: bool) -> None:
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        if any(workdir.iterdir()):
+        if any(entry.name not in besides for entry in workdir.iterdir()):
             raise WorkdirError(
                 f"{workdir} isn't empty; add --resume to go on with the run in it, "
                 "or choose another folder with --workdir=DIR"

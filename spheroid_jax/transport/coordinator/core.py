@@ -219,6 +219,7 @@ class Coordinator(Desk):
             "last_trained": board.members.last_trained,
             "bounds": self._bounds.state(),
             "seconds": board.seconds,
+            "round": board.round,
         }
 
         def write() -> None:

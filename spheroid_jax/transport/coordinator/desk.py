@@ -48,7 +48,7 @@ class Desk:
                 code="version",
             )
         board = self.board
-        known = board.members.get(worker).live
+        known = board.members.get(worker).session == request.session
         board.members.register(worker, request, board.now())
         if not known:
             board.say(f"{worker} is here ({request.device or 'unknown device'})")
@@ -67,7 +67,7 @@ class Desk:
         board = self.board
         ends = board.now() + request.wait
         while True:
-            member = self._speaking(worker, request.session)
+            member = self._speaking(worker, request.session, ready=True)
             work = self._offer(member, request.after)
             remaining = ends - board.now()
             if work.do != "wait" or remaining <= 0:
@@ -142,11 +142,11 @@ class Desk:
         member.up += up
         self.board.history.count_bytes(down, up)
 
-    def _speaking(self, worker: str, session: str) -> Member:
+    def _speaking(self, worker: str, session: str, *, ready: bool = False) -> Member:
         board = self.board
         was_live = board.members.get(worker).live
-        member = board.members.speaking(worker, session, board.now())
-        if not was_live:  # its lease had run out, and here it is
+        member = board.members.speaking(worker, session, board.now(), ready=ready)
+        if member.live and not was_live:
             board.tell()
         return member
 

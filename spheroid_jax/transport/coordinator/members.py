@@ -20,6 +20,7 @@ class Member:
       order: in which it joined.
       session: the process that speaks for it; empty after a restart.
       seen: when it gave a sign of life, by the coordinator's clock.
+      ready: whether its process has asked for work; before, it loads and compiles.
       live: whether it holds a lease.
       doing: what it said.
       working: round of the work that it was given and hasn't delivered; -1 for none.
@@ -30,6 +31,7 @@ class Member:
     order: int
     session: str = ""
     seen: float = 0.0
+    ready: bool = False
     live: bool = False
     device: str = ""
     doing: str = "waiting"
@@ -74,15 +76,17 @@ class Members:
         """A process of the worker starts; it speaks for it from now on."""
         member = self.get(name)
         if member.session != request.session:
-            member.session, member.working = request.session, -1
-        if not member.live:
-            member.order = 1 + max((m.order for m in self), default=0)
-        member.live, member.seen = True, now
-        member.device = request.device
+            self.leave(member)
+            member.session, member.ready = request.session, False
+        member.seen, member.device = now, request.device
         return member
 
-    def speaking(self, name: str, session: str, now: float) -> Member:
+    def speaking(
+        self, name: str, session: str, now: float, *, ready: bool = False
+    ) -> Member:
         """The worker that this process speaks for; renews its lease.
+
+        It has one from when it is ``ready`` for work, and after a silence again.
 
         Raises:
           ProtocolError: it must register first, or another process has taken over.
@@ -100,7 +104,11 @@ class Members:
                 status=409,
                 code="superseded",
             )
-        member.live, member.seen = True, now
+        member.ready |= ready
+        if member.ready and not member.live:
+            member.order = 1 + max((m.order for m in self), default=0)
+            member.live = True
+        member.seen = now
         return member
 
     def leave(self, member: Member) -> None:

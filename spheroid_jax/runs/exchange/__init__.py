@@ -1,0 +1,1 @@
+"""A coordinator and workers as programs: from a configuration to what runs."""

@@ -1,0 +1,215 @@
+"""A worker as a process: from its options to the end of the run."""
+
+import asyncio
+import math
+import signal
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from spheroid_jax import data
+from spheroid_jax.commandline import Parser
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.runs.exchange import setup
+from spheroid_jax.transport.http.client import HttpLink
+from spheroid_jax.transport.http.retry import Pace
+from spheroid_jax.transport.http.tls import Token, read_token
+from spheroid_jax.transport.link import LinkError
+from spheroid_jax.transport.protocol import VERSION, Register, Registered
+from spheroid_jax.transport.trainer import Trainer
+from spheroid_jax.transport.worker import Identity, Worker
+
+FOLDER = Path("runs", "workers")
+_NOTICE_SECONDS = 20.0  # between lines that say that a try failed
+
+
+class WorkerOptions(NamedTuple):
+    """What the command line asks for.
+
+    Attributes:
+      url: of the coordinator.
+      token: who this worker is.
+      ca: certificates to trust; None for the system's.
+      insecure: whether plain http to another machine is fine.
+      corpus: in place of the coordinator's ``data.corpus``; empty: the same.
+      workdir: the worker's folder; None: one by its name.
+      patience: seconds for which a coordinator that doesn't answer is tried.
+    """
+
+    url: str
+    token: Token
+    ca: Path | None
+    insecure: bool
+    corpus: str
+    workdir: Path | None
+    patience: float
+
+
+def parse(argv: Sequence[str]) -> WorkerOptions:
+    """Parses the arguments of ``experiments.worker``.
+
+    Raises:
+      ConfigError: one line that says what is wrong.
+    """
+    parser = Parser(
+        prog="python -m experiments.worker",
+        usage="%(prog)s --coordinator=URL --token-file=FILE [options]",
+        description="Trains for a coordinator, which says what. A worker may come, go "
+        "and come back at any time.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--coordinator", metavar="URL", help="https://host:8470")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="holds this worker's token"
+    )
+    parser.add_argument("--ca", metavar="PEM", help="certificates to trust")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="plain http to another machine, in a net you trust",
+    )
+    parser.add_argument(
+        "--corpus",
+        metavar="NAME",
+        default="",
+        help="where the text is on this machine, such as file:PATH; it must be the "
+        "coordinator's, byte for byte",
+    )
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        help=f"this worker's folder, of it alone (default: {FOLDER}/NAME)",
+    )
+    parser.add_argument(
+        "--patience",
+        metavar="S",
+        type=float,
+        default=600.0,
+        help="seconds to try a coordinator that doesn't answer (%(default)g)",
+    )
+    options = parser.parse_args(argv)
+    for name in ("coordinator", "token_file"):
+        if not getattr(options, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is missing (--help explains)"
+            )
+    if not options.patience > 0:
+        raise ConfigError(f"--patience={options.patience:g} must be above 0 seconds")
+    try:
+        token = read_token(Path(options.token_file))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return WorkerOptions(
+        options.coordinator,
+        token,
+        Path(options.ca) if options.ca else None,
+        options.insecure,
+        options.corpus,
+        Path(options.workdir) if options.workdir else None,
+        options.patience,
+    )
+
+
+def work(options: WorkerOptions) -> str:
+    """Works for a coordinator until the run is over or it is asked to stop.
+
+    Returns:
+      ``finished`` or ``left``.
+    """
+    return asyncio.run(_work(options, lambda line: print(line, flush=True)))
+
+
+async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
+    try:
+        link = HttpLink(
+            options.url,
+            options.token,
+            options.ca,
+            insecure=options.insecure,
+            pace=Pace(patience=options.patience),
+            notice=_seldom(say),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    identity = Identity(
+        uuid.uuid4().hex,
+        metadata.version("spheroid_jax"),
+        str(jax.devices()[0].device_kind),
+    )
+    async with link:
+        known = await link.register(Register(VERSION, *identity))
+        say(f"{known.worker}: works for {options.url}")
+        # Loading text and compiling take a while, which a lease doesn't wait for.
+        worker = await asyncio.to_thread(_worker, options, link, known, identity, say)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        await worker.register()
+        return await worker.run()
+
+
+def _worker(
+    options: WorkerOptions,
+    link: HttpLink,
+    known: Registered,
+    identity: Identity,
+    say: Callable[[str], None],
+) -> Worker:
+    if known.protocol != VERSION:
+        raise LinkError(
+            f"the coordinator speaks version {known.protocol} of the protocol, this "
+            f"worker {VERSION}: install the coordinator's release of spheroid_jax",
+            code="version",
+        )
+    own = {"data.corpus": options.corpus} if options.corpus else {}
+    config = setup.config_from(known.config, known.config_sha256, own)
+    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
+    if corpus.sha256 != known.corpus_sha256:
+        raise ConfigError(
+            f"the text {corpus.name} here isn't the coordinator's (SHA-256 "
+            f"{corpus.sha256[:12]}, not {known.corpus_sha256[:12]}): give the same one "
+            "with --corpus=file:PATH"
+        )
+    trainer = trainer_of(config, corpus)
+    say(f"{known.worker}: compiles")
+    trainer.compile()
+    return Worker(
+        link,
+        trainer,
+        options.workdir or FOLDER / f"{known.worker}-{known.run[:8]}",
+        identity,
+        setup.encoding_of(config),
+        known.heartbeat,
+        say,
+    )
+
+
+def _seldom(say: Callable[[str], None]) -> Callable[[str], None]:
+    """A coordinator that is away is told of now and then, not at every try."""
+    last = -math.inf
+
+    def tell(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > _NOTICE_SECONDS:
+            last = time.monotonic()
+            say(line)
+
+    return tell
+
+
+def trainer_of(config: ConfigDict, corpus: data.Corpus) -> Trainer:
+    """The local phase of a configuration."""
+    engine, _ = setup.engine_of(config)
+    return Trainer(
+        engine,
+        setup.init_of(config),
+        setup.keys_of(config).rounds,
+        setup.windows_of(config, corpus),
+        config.train.local_steps,
+    )
