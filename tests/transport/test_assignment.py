@@ -19,10 +19,19 @@ class Fleet:
         self.blocks = draw(st.integers(1, most))
         self.replicas = draw(st.integers(1, 3))
         names = draw(st.permutations(NAMES))
-        self.workers = names[: draw(st.integers(0, min(14, most * 3 + 2)))]
-        # Of the living and the gone; slots that exist and others; some of them twice.
+        start = draw(st.integers(0, 4))
+        self.workers = names[start : draw(st.integers(start, len(names)))]
+        # Most hold a slot that is theirs; some are gone, some slots don't exist (any
+        # more), and some are held twice.
+        every = [
+            Slot(b, k) for b in range(self.blocks + 1) for k in range(self.replicas)
+        ]
+        slots = draw(st.permutations(every))
+        self.held = dict(zip(names, slots, strict=False))
+        for worker in draw(st.lists(st.sampled_from(names), max_size=4)):
+            self.held.pop(worker, None)
         slot = st.builds(Slot, st.integers(-1, most), st.integers(-1, 3))
-        self.held = draw(st.dictionaries(st.sampled_from(names), slot))
+        self.held |= draw(st.dictionaries(st.sampled_from(names), slot, max_size=3))
         self.last = draw(
             st.lists(st.integers(-1, 6), min_size=self.blocks, max_size=self.blocks)
         )
@@ -120,20 +129,53 @@ def test_what_is_assigned_stays(fleet: Fleet) -> None:
     assert fleet.assign(held=living) == slots
 
 
-@settings(deadline=None)
-@given(fleets(), st.data())
-def test_who_is_pinned_stays_where_they_are(fleet: Fleet, data: st.DataObject) -> None:
-    slots = fleet.assign()
-    pinned = data.draw(st.sets(st.sampled_from(NAMES)))
-    leavers = data.draw(st.sets(st.sampled_from(NAMES)))
-    workers = [w for w in fleet.workers if w not in leavers]
-    newcomers = [n for n in NAMES if n not in fleet.workers][:3]
-    after = fleet.assign(workers=workers + newcomers, held=slots, pinned=pinned)
-    for worker in pinned & set(workers) & slots.keys():
-        assert after[worker] == slots[worker]
-    total = len(workers) + len(newcomers)
-    assert len(after) == min(total, fleet.blocks * fleet.replicas)
-    assert len(set(after.values())) == len(after)
+@settings(deadline=None, max_examples=200)
+@given(fleets(), st.sets(st.sampled_from(NAMES)))
+def test_who_is_pinned_stays_where_they_are(fleet: Fleet, pinned: set[str]) -> None:
+    held = fleet.kept()
+    slots = fleet.assign(held=held, pinned=pinned)
+    for worker in pinned & held.keys():
+        assert slots[worker] == held[worker]
+    assert len(slots) == min(len(fleet.workers), fleet.blocks * fleet.replicas)
+    assert len(set(slots.values())) == len(slots)
+
+
+def test_the_others_move_for_the_pinned() -> None:
+    held = {"a": Slot(0, 0), "b": Slot(0, 1), "c": Slot(0, 2)}
+    assert assign("abc", held, 3, 3, [0] * 3, pinned="bc") == {
+        **held,
+        "a": Slot(1, 0),
+    }
+    assert assign("abc", held, 3, 3, [0] * 3, pinned="abc") == held
+    newcomer = assign("abcd", held, 3, 3, [0] * 3, pinned="abc")
+    assert newcomer == held | {"d": Slot(1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([3, 1, 1], [3, 1, 1]),
+        ([2, 2, 1], [2, 2, 1]),
+        ([3, 2, 0], [2, 2, 1]),
+        ([4, 1], [3, 2]),
+        ([3, 1], [2, 2]),
+        ([4, 2], [3, 3]),
+        ([2, 0, 0], [1, 1, 0]),
+        ([0, 1, 0], [0, 1, 0]),
+        ([2, 2, 0, 0], [1, 1, 1, 1]),
+    ],
+)
+def test_how_level_is_level_enough(before: list[int], after: list[int]) -> None:
+    places = [Slot(b, k) for b, n in enumerate(before) for k in range(n)]
+    held = dict(zip(NAMES, places, strict=False))
+    # What was trained last waits for nobody.
+    last = [-1 if n else 0 for n in after]
+    slots = assign(list(held), held, len(before), 4, last)
+    found = Counter(slot.block for slot in slots.values())
+    assert [found[b] for b in range(len(before))] == after
+    assert sum(slots[w] != held[w] for w in held) == sum(
+        max(0, was - now) for was, now in zip(before, after, strict=True)
+    )
 
 
 @settings(deadline=None, max_examples=100)

@@ -413,6 +413,15 @@ def test_a_write_that_never_ends_is_told_and_reads_go_on(
     assert ledger.accepted() == [update(0)]
 
 
+def test_every_commit_is_flushed_to_the_disk(ledger: Ledger) -> None:
+    """What a kill can't show: that it would outlast the power."""
+    modes = [
+        ledger._file._db.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("synchronous", "fullfsync", "journal_mode", "wal_autocheckpoint")
+    ]
+    assert modes == [2, 1, "wal", 0]
+
+
 def test_its_log_does_not_grow_for_ever(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
