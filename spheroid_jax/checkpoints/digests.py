@@ -8,14 +8,26 @@ on. Both let go of the interpreter's lock.
 
 import hashlib
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import xxhash
 
 XXH3, SHA256 = "xxh3", "sha256"
 
-DIGESTS: Mapping[str, Callable[[memoryview], str]] = {
-    XXH3: lambda data: xxhash.xxh3_128_hexdigest(data),
-    SHA256: lambda data: hashlib.sha256(data).hexdigest(),
+
+class Digest(Protocol):
+    """What is computed of data that comes in parts."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Takes the next part."""
+
+    def hexdigest(self) -> str:
+        """The digest of all parts so far."""
+
+
+DIGESTS: Mapping[str, Callable[[], Digest]] = {
+    XXH3: xxhash.xxh3_128,
+    SHA256: hashlib.sha256,
 }
 
 FORMATS: Mapping[str, int] = {SHA256: 2, XXH3: 3}  # of a checkpoint with such digests

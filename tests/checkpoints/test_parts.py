@@ -204,6 +204,7 @@ def test_boxes_of_many_pieces(
     with open_(tmp_path, digest=digest) as store:
         with monkeypatch.context() as small:
             small.setattr(blobs, "PIECE", 40)
+            small.setattr(blobs, "_STRIDE", 16)
             store.save(1, state, {})
             store.wait()
         assert_same(store.restore(abstract(state))[0], state)
