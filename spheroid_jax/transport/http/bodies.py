@@ -105,6 +105,8 @@ class Body:
             raise self._too_slow() from error
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise ProtocolError("the body isn't framed as HTTP wants it") from error
+        except OSError as error:  # whatever TLS and the network call it
+            raise ConnectionResetError("the peer is gone") from error
         if self.bytes + len(data) > self._most:
             raise self._too_large()
         self._moved(len(data))
@@ -120,8 +122,11 @@ class Body:
             raise ConnectionResetError("the peer is gone")
         self._request[LAST] = True
         begun = bytearray()
-        while data := content.read_nowait():  # that aiohttp has read already
-            begun += data
+        try:
+            while data := content.read_nowait():  # that aiohttp has read already
+                begun += data
+        except OSError as error:
+            raise ConnectionResetError("the peer is gone") from error
         self._moved(len(begun))
         length = cast(int, self._request.content_length)
         sink = _Sink(transport, length - len(begun), self)
@@ -207,7 +212,8 @@ class _Sink(asyncio.BufferedProtocol):
             if self._rest == 0 and not self._filled:
                 return None
             if self._failure is not None:
-                raise self._failure
+                # Never as it is: a TimeoutError of the network isn't one of ours.
+                raise ConnectionResetError("the peer is gone") from self._failure
             self._wake.clear()
             await self._wake.wait()
         piece, self._full = self._full, None
@@ -258,7 +264,7 @@ class _Sink(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more; nothing is left to say to it then."""
-        self._fail(ConnectionResetError("the peer hung up within the body"))
+        self._fail(ConnectionResetError("the peer sends no more"))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,6 +1,7 @@
 """Sends files: ranges, by the kernel where it can, and never to who doesn't read."""
 
 import asyncio
+import contextlib
 import re
 import socket
 import struct
@@ -145,11 +146,27 @@ async def _send(
                     raise ConnectionAbortedError("the peer reads too slowly")
         finally:
             if not sending.done():
-                transport.abort()
-                sending.cancel()
-                await asyncio.wait({sending})
+                await _hang_up(request, sending)
         count(sending.result())
         start += length
+
+
+async def _hang_up(request: web.Request, sending: asyncio.Future[int]) -> None:
+    """Ends a connection under ``sendfile``, and what is queued for it.
+
+    Neither cancelling ``sendfile`` nor closing its transport leaves asyncio in order:
+    the first may have the transport fail to close, the second leaves a file descriptor
+    registered that the next connection gets. A socket that is shut down ends it.
+    """
+    peer = request.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.shutdown(socket.SHUT_RDWR)
+    await asyncio.wait({sending}, timeout=5.0)
+    if sending.done() and not sending.cancelled():
+        sending.exception()  # that it ended is all
+    else:
+        sending.cancel()
 
 
 def _acked(request: web.Request) -> int:

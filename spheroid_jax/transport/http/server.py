@@ -229,7 +229,13 @@ class _Connection(web.RequestHandler):
 
     def log_exception(self, *args: Any, **options: Any) -> None:
         """A peer's garbage and its going are its own affair."""
-        theirs = (ConnectionError, HttpProcessingError, web.RequestPayloadError)
+        theirs = (
+            ConnectionError,
+            TimeoutError,
+            ssl.SSLError,
+            HttpProcessingError,
+            web.RequestPayloadError,
+        )
         if isinstance(options.get("exc_info"), theirs):
             log.debug(*args)
         else:

@@ -220,12 +220,15 @@ def test_further_routes_need_no_token(tmp_path: Path) -> None:
     async def hello(request: web.Request) -> web.Response:
         return web.Response(text="hello")
 
+    def add(app: web.Application) -> None:
+        app.router.add_get("/", hello)
+
     async def main() -> None:
         app = make_app(
             FakeCoordinator(tmp_path),
             Uploads(tmp_path / "parts", 1000),
             Limits(),
-            [lambda app: app.router.add_get("/", hello) and None],
+            [add],
         )
         running = await serve(app, "127.0.0.1", 0)
         try:
