@@ -64,7 +64,7 @@ class Trainer:
         self.abstract = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), parts
         )
-        self._fresh = jax.jit(engine.inner.init)
+        self._fresh: Any = jax.jit(engine.inner.init)
         self._phase = jax.jit(self._train, donate_argnums=(1,))
         self._compiled: Callable[..., Any] | None = None
 
@@ -104,6 +104,7 @@ class Trainer:
         windows = self._windows(round_, 0, 0)
         state = jax.eval_shape(self._engine.inner.init, self.abstract)
         scalar = jax.ShapeDtypeStruct((), jnp.int32)
+        self._fresh = self._fresh.lower(self.abstract).compile()
         self._compiled = self._phase.lower(
             self.abstract,
             state,

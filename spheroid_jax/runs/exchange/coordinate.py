@@ -148,6 +148,7 @@ def coordinate(options: CoordinatorOptions) -> str:
             directory,
         )
         _check_ledger(ledger, model, workdir)
+        model.compile()
         return asyncio.run(_serve(options, corpus, model, ledger, log, folder))
 
 

@@ -1,8 +1,12 @@
 """The frame of both programs: one line for a failure, the way back after a stop."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
+
+import jax
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.runs.session import explained
@@ -28,6 +32,7 @@ def program(
     except ConfigError as error:
         print("error:", *str(error).split(), file=sys.stderr)
         return 2
+    _keep_compiled()
     try:
         ended = action(options)
     except (LinkError, LedgerError) as error:
@@ -45,3 +50,11 @@ def program(
         return 0
     print(f"stopped; {again}", file=sys.stderr)
     return 130
+
+
+def _keep_compiled() -> None:
+    """A program that is started again, after a crash above all, compiles no more."""
+    if jax.config.jax_compilation_cache_dir is None:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base) / "spheroid_jax" / "compiled"
+        jax.config.update("jax_compilation_cache_dir", str(folder))

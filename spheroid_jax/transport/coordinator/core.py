@@ -253,6 +253,8 @@ class Coordinator(Desk):
             **(losses or {}),
         }
         if losses is not None:
+            said = ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
+            board.say(f"after round {number}: {said} nats per byte on validation")
             board.history.ce.append({"round": number, **losses})
             try:
                 await asyncio.to_thread(self._ledger.note, "ce", board.history.ce)

@@ -92,10 +92,10 @@ class Model:
         """
         self._engine, self._rules, self._judge = engine, rules, judge
         self._checkpoints, self._directory = checkpoints, directory
-        self._step_block = jax.jit(
+        self._step_block: Any = jax.jit(
             lambda *given: step_block(engine, *given), donate_argnums=(1, 2)
         )
-        self._step_shared = jax.jit(
+        self._step_shared: Any = jax.jit(
             lambda *given: step_shared(engine, *given), donate_argnums=(1, 2)
         )
         self._state = self._start(first)
@@ -118,6 +118,26 @@ class Model:
     def state(self) -> ExchangeState:
         """All that a checkpoint holds."""
         return self._state
+
+    def compile(self) -> None:
+        """Compiles what a round needs, so that the first one doesn't wait for it."""
+        like = jax.eval_shape(lambda: self._state)
+        own = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], jnp.float32),
+            like.params["blocks"],
+        )
+        shared = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), like.params[INTERFACE]
+        )
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        age = jax.ShapeDtypeStruct((), jnp.float32)
+        self._step_block = self._step_block.lower(
+            own, like.outer, like.params, number, age
+        ).compile()
+        self._step_shared = self._step_shared.lower(
+            {INTERFACE: shared}, like.outer, like.params, age
+        ).compile()
+        self._judge(self._state.params)
 
     def norms(self) -> list[float]:
         """The Euclidean norm of every block's part; from any thread."""
