@@ -31,7 +31,9 @@ class Speed:
         self.size = 4 * _SMALLEST
 
     def learn(self, sent: int, seconds: float) -> None:
-        """A request of ``sent`` bytes took so long."""
+        """A request of ``sent`` bytes took so long; short ones tell nothing."""
+        if sent < _SMALLEST:
+            return
         fit = int(sent / max(seconds, 1e-6) * _SECONDS)
         size = min(fit, _GROWTH * max(sent, self.size // _GROWTH))
         self.size = max(_SMALLEST, min(_LARGEST, size))

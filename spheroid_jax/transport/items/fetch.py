@@ -23,6 +23,7 @@ from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 
 _DEPTH = 3  # batches of pieces in memory besides the one that is coming in
+_FLUSH = 64 << 20  # bytes after which the disk is set to work, beside the rest
 _REPEATS = 3  # times that corrupt content is fetched again
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -93,7 +94,7 @@ class _Fetch:
         await self._get_index()
         # The pool ends first: no thread may be at a descriptor that is closed, and
         # perhaps somebody else's by then.
-        with self._opened(), ThreadPoolExecutor(2, "fetch") as pool:
+        with self._opened(), ThreadPoolExecutor(3, "fetch") as pool:
             loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(pool, self._take_what_is_here)
@@ -182,21 +183,30 @@ class _Fetch:
         """Fetches adjacent pieces by one request; corrupt ones stay missing."""
         loop = asyncio.get_running_loop()
         writes: collections.deque[asyncio.Future[list[Piece]]] = collections.deque()
+        flush: asyncio.Future[None] = loop.create_future()
+        flush.set_result(None)
+        unflushed = 0
         stop = run[-1].offset + run[-1].size
         chunks = self._source.read_data(self._item, run[0].offset, stop)
         try:
             async with contextlib.aclosing(pieces.batches(run, chunks)) as batches:
                 async for batch, parts in batches:
-                    self._moved += sum(map(len, parts))
+                    size = sum(map(len, parts))
+                    self._moved, unflushed = self._moved + size, unflushed + size
                     while len(writes) >= _DEPTH:
                         self._settle(await writes.popleft())
                     writes.append(loop.run_in_executor(pool, self._put, batch, parts))
                     self._tell()
+                    if unflushed >= _FLUSH and flush.done():
+                        flush.result()
+                        flush = loop.run_in_executor(pool, os.fsync, self._file)
+                        unflushed = 0
             while writes:
                 self._settle(await writes.popleft())
+            await flush
             self._tell()
         finally:
-            await asyncio.gather(*writes, return_exceptions=True)
+            await asyncio.gather(*writes, flush, return_exceptions=True)
 
     def _put(self, batch: list[Piece], parts: list[memoryview]) -> list[Piece]:
         """Writes the pieces that are what they must be, and returns them."""

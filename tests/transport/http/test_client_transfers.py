@@ -343,6 +343,27 @@ def test_a_part_that_was_lost_is_announced_again(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_commit_of_what_is_no_longer_whole_goes_on(tmp_path: Path) -> None:
+    """As after a crash of the coordinator's machine."""
+
+    async def scenario() -> None:
+        async with setting() as s:
+
+            async def shorter(request: web.Request) -> web.StreamResponse:
+                await request.read()
+                del s.coordinator.parts["6-1-w-0"][5000:]
+                s.coordinator.patched[:] = [(0, 5000)]
+                return answer(Problem("short", "conflict"), 409, Upload_Offset="5000")
+
+            s.coordinator.faults = [fine, fine, shorter]
+            path = tmp_path / "update"
+            assert await submit(s, path, MIB) == ACCEPTED
+            assert s.coordinator.patched == [(0, 5000), (5000, MIB)]
+            assert whole(s, path)
+
+    run(scenario())
+
+
 def test_a_coordinator_that_always_loses_it_is_given_up(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with setting(pace=Pace(garbled=3)) as s:
@@ -450,8 +471,8 @@ def test_a_request_is_as_long_as_the_line_is_fast() -> None:
     speed.failed()
     assert speed.size == MIB
     speed.size = 32 * MIB
-    speed.learn(1000, 0.01)  # the end of a file says little
-    assert speed.size >= MIB
+    speed.learn(1000, 0.5)  # the end of a file tells of the delay, not of the speed
+    assert speed.size == 32 * MIB
 
 
 def test_memory_does_not_grow_with_the_update(tmp_path: Path) -> None:

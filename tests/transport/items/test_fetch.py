@@ -218,6 +218,28 @@ def test_a_disk_that_fills_is_told_and_survived(
     assert data_of(tmp_path / "a") == source.data
 
 
+def test_an_error_of_the_disk_that_comes_late_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of a failed write once: it mustn't be the call nobody heeds."""
+    item, source = made(LEAVES)
+    fsync, calls = os.fsync, []
+
+    def first_fails(descriptor: int) -> None:
+        calls.append(descriptor)
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("data.0"):
+            monkeypatch.setattr(fetch.os, "fsync", fsync)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(fetch, "_FLUSH", 2000)
+    monkeypatch.setattr(fetch.os, "fsync", first_fails)
+    with pytest.raises(LinkError, match="Input/output error.*check that disk") as said:
+        get(source, item, tmp_path / "a")
+    assert said.value.code == "disk"
+    assert not (tmp_path / "a").exists()
+
+
 def test_cancelled_it_leaves_no_thread_at_the_file(tmp_path: Path) -> None:
     item, source = made(LEAVES)
     started = asyncio.Event()
