@@ -162,7 +162,7 @@ def _encode_blocks(values: np.ndarray, kind: str) -> bytes:
     divisors[divisors == 0] = np.inf
     padded /= divisors[:, np.newaxis]
     np.rint(padded, out=padded)
-    # A scale that was rounded down puts the largest number beyond the last code.
+    # Scales under 1e-38 have few bits: the largest number may be beyond the last code.
     np.clip(padded, -top, top, out=padded)
     codes = padded.astype(np.int8).reshape(-1)
     if kind == "int4":

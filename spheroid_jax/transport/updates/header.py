@@ -19,7 +19,7 @@ CHUNK = 1 << 18  # numbers of a leaf that are encoded together
 LIMIT = 1 << 20  # bytes of a header; reading one takes some 30 times that
 _NAME = 1000  # characters of a leaf's name
 _AXES = 32  # of a leaf
-_NUMBERS = 1 << 40  # of a leaf
+_AXIS = 1 << 40  # numbers along an axis
 _CHUNKS = 1 << 20  # of an update: a terabyte of float32
 _FIELDS = {"encoding", "facts", "leaves"}
 
@@ -138,10 +138,8 @@ def _leaves(value: Any) -> dict[str, tuple[int, ...]]:
             raise UpdateError(f"leaves out of order or twice, at {name[:80]!r}")
         if not isinstance(shape, list) or len(shape) > _AXES:
             raise UpdateError(f"leaf {name[:80]!r}: a shape of not 0 to {_AXES} axes")
-        if not all(type(axis) is int and 0 <= axis <= _NUMBERS for axis in shape):
-            raise UpdateError(f"leaf {name[:80]!r}: an axis not of 0 to {_NUMBERS}")
-        if math.prod(shape) > _NUMBERS:
-            raise UpdateError(f"leaf {name[:80]!r}: more than {_NUMBERS} numbers")
+        if not all(type(axis) is int and 0 <= axis <= _AXIS for axis in shape):
+            raise UpdateError(f"leaf {name[:80]!r}: an axis not of 0 to {_AXIS}")
         leaves[name] = tuple(shape)
         last = name
         chunks += chunks_of(math.prod(shape))

@@ -163,6 +163,16 @@ def test_middle_rules_are_numpys_and_within_what_is_left(
     assert (found <= high).all()
 
 
+@pytest.mark.parametrize("scale", [0.1, 1e38])
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean"])
+def test_middle_of_the_same_is_the_same(readers, rule, scale):
+    # In float32 the sum of five, or of six, rounds, and at 1e38 it isn't finite.
+    same = tree(3, {"x": (500,)}, scale)
+    updates = [Weighted(reader) for reader in readers([same] * 8)]
+    found = gathered(aggregate(updates, rule), {"x": (500,)})
+    np.testing.assert_array_equal(found["x"], same["x"])
+
+
 @pytest.mark.parametrize(
     ("trim", "count", "expected"),
     [(0.2, 5, 1), (0.2, 4, 0), (0.29, 100, 29), (0.49, 2, 0), (0.499, 3, 1), (0, 9, 0)],

@@ -123,7 +123,8 @@ def test_bits_a_number(kind, bits):
 def test_zero_is_exact_also_beside_large_blocks(encoding):
     values = np.zeros(512, np.float32)
     values[300] = 3.0
-    found = there_and_back(values, encoding)
+    with np.errstate(all="raise"):
+        found = there_and_back(values, encoding)
     np.testing.assert_array_equal(found, values if encoding.kind != "int4" else found)
     np.testing.assert_array_equal(np.delete(found, 300), 0)
     assert found[300] == pytest.approx(3.0, rel=2**-8)
@@ -147,6 +148,14 @@ def test_the_largest_and_the_smallest_are_finite(encoding):
         assert fault(values, encoding.kind) == ""
         found = there_and_back(values, encoding)
         assert np.abs(found - values).max() <= max(value / 100, 1e-39)
+
+
+@pytest.mark.parametrize("kind", sorted(LEVELS))
+def test_no_sign_is_lost_where_scales_have_few_bits(kind):
+    for value in np.geomspace(1e-44, 1e-37, 200).astype(np.float32):
+        found = there_and_back(np.float32([value, -value]), Encoding(kind))
+        assert found[0] >= 0
+        assert found[1] == -found[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,10 +214,10 @@ def without_size(data):
     return compressor.compress(data)
 
 
-# A frame by hand of 400 zeros that asks for a window of a gigabyte: magic, two bytes of
-# size less 256, window 2^(10 + 20), a last block that repeats one byte 400 times.
+# A frame by hand of 400 zeros that asks for a window of 64 MiB: magic, two bytes of
+# size less 256, window 2^(10 + 16), a last block that repeats one byte 400 times.
 WIDE = (
-    bytes.fromhex("28b52ffd 40 a0")
+    bytes.fromhex("28b52ffd 40 80")
     + (400 - 256).to_bytes(2, "little")
     + (400 << 3 | 1 << 1 | 1).to_bytes(3, "little")
     + b"\0"
