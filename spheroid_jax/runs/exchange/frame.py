@@ -54,7 +54,7 @@ def program(
 
 def _keep_compiled() -> None:
     """A program that is started again, after a crash above all, compiles no more."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(base) / "spheroid_jax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))

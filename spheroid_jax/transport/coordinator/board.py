@@ -55,6 +55,7 @@ class Board:
       why: for a reader, where the state alone doesn't say it.
       opened: when the round opened, by the clock.
       heard: slots whose update of this round is accepted, and when it was.
+      stuck: whether the disk refuses what has to be written.
       version: counts changes that can be seen.
     """
 
@@ -74,6 +75,7 @@ class Board:
         self.opened = self._began = clock()
         self.before = 0.0
         self.heard: dict[Slot, float] = {}
+        self.stuck = False
         self.version = 0
         self._news = asyncio.Event()
 
@@ -134,5 +136,5 @@ class Board:
 
     def problem(self, text: str) -> None:
         """Something an operator should know."""
-        self.history.problem(text)
+        self.history.problem(text, self.seconds)
         self.say(text)

@@ -78,6 +78,7 @@ class Coordinator(Desk):
             model.expected,
             self._bounds,
             model.norms,
+            settings.rounds,
             lambda: OpenRound(board.round, board.state == "closing"),
         )
         super().__init__(board, intake, Tokens(ledger), ledger.run)
@@ -181,10 +182,12 @@ class Coordinator(Desk):
         while True:
             try:
                 await self._in_thread(lambda: self._model.save(metric=metric, age=age))
+                self.board.stuck = False
                 return
             except CheckpointError as error:
                 if self._stopping.is_set():
                     raise
+                self.board.stuck = True
                 self.board.problem(f"{error}; trying again")
                 self.board.enter("closing", f"can't save: {error}")
                 with contextlib.suppress(TimeoutError):

@@ -1,7 +1,6 @@
 """The rounds so far: what was heard, moved and measured, and what went wrong."""
 
 import collections
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,9 +28,9 @@ class History:
         """A round is done."""
         self.rounds.append({"round": number, **facts})
 
-    def problem(self, text: str) -> None:
-        """Something an operator should know."""
-        self.problems.append({"time": time.time(), "text": text})
+    def problem(self, text: str, seconds: float) -> None:
+        """Something an operator should know; ``seconds`` since the start of the run."""
+        self.problems.append({"time": seconds, "text": text})
 
     def count_bytes(self, down: int, up: int) -> None:
         """Bytes over the wire, seen from the workers."""

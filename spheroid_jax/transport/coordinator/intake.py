@@ -58,12 +58,13 @@ class Intake:
         expected: dict[str, tuple[int, ...]],
         bounds: NormBound,
         norms: Callable[[], list[float]],
+        rounds: int,
         now: Callable[[], OpenRound],
     ) -> None:
         """Opens ``directory`` and deletes what isn't in the ledger."""
         self._directory, self._ledger, self._policy = directory, ledger, policy
         self._expected, self._now = expected, now
-        self._bounds, self._norms = bounds, norms
+        self._bounds, self._norms, self._rounds = bounds, norms, rounds
         elements = sum(_size(shape) for shape in expected.values())
         self._limit = 4 * elements + HEADER_ROOM
         self._secret = bytes.fromhex(_kept(ledger, "ticket_key"))
@@ -220,7 +221,7 @@ class Intake:
 
     def _fate(self, upload: Upload) -> Fate:
         now = self._now()
-        return fate(self._policy, upload.round, now.number, now.closing)
+        return fate(self._policy, upload.round, now.number, now.closing, self._rounds)
 
 
 def _screened(

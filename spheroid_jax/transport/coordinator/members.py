@@ -142,18 +142,19 @@ class Members:
 
         Nobody moves. ``taken`` are slots that need nobody any more.
         """
-        for member in self.live():
-            if member.name not in self.held:
-                wanted = assign(
-                    [m.name for m in self.live()],
-                    self.held,
-                    self._blocks,
-                    self._replicas,
-                    self.last_trained,
-                ).get(member.name)
-                busy = taken | set(self.held.values())
-                if wanted is not None and wanted not in busy:
-                    self.held[member.name] = wanted
+        if all(m.name in self.held for m in self.live()):
+            return
+        wanted = assign(
+            [m.name for m in self.live()],
+            self.held,
+            self._blocks,
+            self._replicas,
+            self.last_trained,
+            pinned=tuple(self.held),
+        )
+        for name, slot in wanted.items():
+            if name not in self.held and slot not in taken:
+                self.held[name] = slot
 
     def counts(self) -> dict[str, Any]:
         """What is to outlive a restart."""

@@ -52,7 +52,12 @@ def describe(board: Board, run: str) -> dict[str, Any]:
             }
             for r in history.rounds[-SHOWN_ROUNDS:]
         ],
-        "problems": list(history.problems),
+        "updates": {
+            kind: sum(getattr(m, kind) for m in members)
+            for kind in ("accepted", "late", "rejected")
+        },
+        "writable": not b.stuck,
+        "problems": [{**p, "time": round(p["time"], 1)} for p in history.problems],
     }
 
 
