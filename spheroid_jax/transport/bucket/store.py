@@ -7,7 +7,7 @@ after some seconds, and a time for its bytes at the slowest rate that is still u
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import tensorstore as ts
@@ -57,6 +57,8 @@ class BlobStore:
         ):
             os.environ.setdefault(name, value)
         self._store: ts.KvStore | None = None
+        # Objects in memory, and places for requests, belong to a context.
+        self._context = ts.Context()
 
     def __repr__(self) -> str:
         return f"BlobStore({self.address.url!r})"
@@ -134,11 +136,14 @@ class BlobStore:
     async def _do(self, what: str, key: str, size: int, start: Any) -> Any:
         limit = self._seconds + size / self._slowest
         try:
-            return await asyncio.wait_for(self._run(start), limit)
+            # Not wait_for: Python 3.11's forgets a cancellation that comes at the
+            # moment of the result.
+            async with asyncio.timeout(limit):
+                return await self._run(start)
         except TimeoutError as error:
             if self.address.spec["driver"] != "memory":
                 # With places for requests of its own, as the old ones may be held.
-                self._store = None
+                self._store, self._context = None, ts.Context()
             raise BucketError(
                 f"can't {what} {self.address.url}{key}: {self.address.endpoint} didn't "
                 f"answer within {limit:.0f} s",
@@ -149,7 +154,8 @@ class BlobStore:
 
     async def _run(self, start: Any) -> Any:
         if self._store is None:
-            self._store = await _settled(ts.KvStore.open(self.address.spec))
+            opening = ts.KvStore.open(self.address.spec, context=self._context)
+            self._store = await _settled(opening)
         return await _settled(start(self._store))
 
 
@@ -162,3 +168,10 @@ def _range(prefix: str) -> ts.KvStore.KeyRange:
         return ts.KvStore.KeyRange()
     last = prefix.encode()
     return ts.KvStore.KeyRange(last, last[:-1] + bytes([last[-1] + 1]))
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Does all of it, at a time; the first error is raised when all has ended."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -19,7 +19,8 @@ LIMIT = 20.0  # seconds of a test's work
 
 def run(work: Any) -> Any:
     async def limited() -> Any:
-        return await asyncio.wait_for(work, LIMIT)
+        async with asyncio.timeout(LIMIT):
+            return await work
 
     return asyncio.run(limited())
 

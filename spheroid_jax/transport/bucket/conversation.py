@@ -1,0 +1,333 @@
+"""A worker's talk with its coordinator through two objects, one for each direction."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, NoReturn, TypeVar
+
+import msgspec
+
+from spheroid_jax.transport.bucket import layout
+from spheroid_jax.transport.bucket.errors import BucketError
+from spheroid_jax.transport.bucket.layout import Answer, Run, Said
+from spheroid_jax.transport.bucket.store import BlobStore
+from spheroid_jax.transport.http.retry import Again, Pace, Tools, Tries
+from spheroid_jax.transport.link import LinkError
+from spheroid_jax.transport.protocol import (
+    VERSION,
+    Heartbeat,
+    ProtocolError,
+    Register,
+    Registered,
+    WorkRequest,
+    decode,
+)
+
+_Result = TypeVar("_Result")
+_LOOKS = 10  # in which an answer must come
+_FOR_GOOD = ("forbidden", "missing", "credentials")
+
+
+class Spoken(NamedTuple):
+    """What was said: its number, and to which start of the coordinator."""
+
+    counter: int
+    epoch: str
+
+
+class Conversation:
+    """Says what there is to say, and hears what is new.
+
+    A coordinator that has started anew is noticed by its epoch, and greeted again; who
+    waits for an answer then has to say again what it waits for.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        name: str,
+        key: bytes | None,
+        pace: Pace,
+        tools: Tools,
+        grace: float,
+        notice: Callable[[str], None],
+    ) -> None:
+        """See :class:`~spheroid_jax.transport.bucket.worker_side.BucketLink`."""
+        self._store, self._name, self._key = store, name, key
+        self._pace, self._tools, self._notice = pace, tools, notice
+        self._grace = grace
+        self._greeting: Register | None = None
+        self._run: Run | None = None  # that this process is registered with
+        self._counter = 0  # of our messages
+        self._answer: Answer | None = None
+        self._answers = -1  # counter of the newest answer
+        self._generation: bytes | None = None  # of the object that it was in
+        self._superseded = False
+        self._beat: Heartbeat | None = None
+        self._ask: WorkRequest | None = None
+        self.asked = 0
+        self._speaking, self._joining = asyncio.Lock(), asyncio.Lock()
+
+    @property
+    def run(self) -> Run:
+        """The run.
+
+        Raises:
+          LinkError: This process isn't registered.
+        """
+        if self._run is None:
+            raise LinkError(
+                f"{self.where}: this worker isn't registered: register first",
+                code="unknown",
+                status=409,
+            )
+        return self._run
+
+    @property
+    def where(self) -> str:
+        """The bucket, for messages."""
+        return self._store.address.url
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which an answer must come."""
+        return max(self._grace, _LOOKS * self.run.poll_seconds)
+
+    # What is said.
+
+    async def greet(self, greeting: Register) -> Registered:
+        """Registers this process.
+
+        Raises:
+          LinkError: The coordinator refuses, or gives no answer for long.
+        """
+        self._greeting = greeting
+
+        async def attempt() -> Registered:
+            async with self._joining:
+                return await self._join(greeting)
+
+        patience = self._pace.first_patience
+        return await self.tried("registering", attempt, patience)
+
+    def question(self, ask: WorkRequest) -> int:
+        """Asks for work from now on; returns the question's number."""
+        self._ask = ask
+        self.asked += 1
+        return self.asked
+
+    def answered(self, number: int) -> None:
+        """The question needs no answer any more."""
+        if number == self.asked:
+            self._ask = None
+
+    async def say(self, beat: Heartbeat | None = None, leave: bool = False) -> Spoken:
+        """Writes all that there is to say."""
+        if beat is not None:
+            self._beat = beat
+        async with self._speaking:  # or an older message could be written last
+            run, greeting = self.run, self._greeting
+            assert greeting is not None
+            counter = self.count()
+            said = Said(
+                self._beat if self._beat is not None else Heartbeat(greeting.session),
+                self._ask,
+                self.asked,
+                leave,
+            )
+            content = self._sealed(greeting, said, "said", counter, run)
+            key = layout.pulse(self._name)
+            await self.tried("speaking", lambda: self._store.put(key, content))
+            return Spoken(counter, run.epoch)
+
+    def count(self) -> int:
+        """Numbers a message."""
+        self._counter += 1
+        return self._counter
+
+    # What is heard.
+
+    async def answer(self, said: Spoken) -> Answer | None:
+        """Waits a little and looks; None if it was said to one that is no more.
+
+        Raises:
+          LinkError: The coordinator refuses what was said.
+        """
+        await self.look()
+        if self.run.epoch != said.epoch:
+            return None
+        answer = self._answer
+        if answer is None:
+            return Answer(0)
+        if answer.refusal is not None and answer.heard >= said.counter:
+            self._refused(answer)
+        return answer
+
+    async def look(self) -> None:
+        """A pause, then a look; joins again if the coordinator has started anew.
+
+        Raises:
+          LinkError: This process is superseded, or the bucket fails for long.
+        """
+        await self._tools.sleep(self.run.poll_seconds)
+
+        async def attempt() -> None:
+            async with self._joining:  # or two would join
+                if (await self._read_run()).epoch == self.run.epoch:
+                    await self._read_answer(self.run)
+                    return
+                self._notice(f"{self.where}: the coordinator has started anew")
+                assert self._greeting is not None
+                await self._join(self._greeting)
+
+        await self.tried("listening", attempt)
+        if self._superseded:
+            raise LinkError(
+                f"{self.where}: another process has taken over as {self._name}: use "
+                "one token a worker",
+                code="superseded",
+                status=409,
+            )
+
+    async def tried(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[_Result]],
+        patience: float | None = None,
+    ) -> _Result:
+        """Tries until it works.
+
+        Raises:
+          LinkError: It didn't for long, or can't.
+        """
+
+        async def once() -> _Result:
+            try:
+                return await attempt()
+            except BucketError as error:
+                # Later, credentials may be about to be renewed.
+                if self._run is None and error.code in _FOR_GOOD:
+                    raise LinkError(str(error), code=error.code) from error
+                raise Again(str(error), cure="is the bucket there?") from error
+
+        tries = Tries(
+            what,
+            self.where,
+            patience=self._pace.patience if patience is None else patience,
+            pace=self._pace,
+            tools=self._tools,
+            notice=self._notice,
+        )
+        return await tries.run(once)
+
+    async def _join(self, greeting: Register) -> Registered:
+        run = await self._read_run()
+        self._check(run)
+        self._answers, self._answer, self._generation = -1, None, None
+        counter = self.count()
+        content = self._sealed(greeting, greeting, "hello", counter, run)
+        await self._store.put(layout.hello(self._name), content)
+        clock = self._tools.clock
+        ends = clock() + max(self._grace, _LOOKS * run.poll_seconds)
+        while clock() < ends:
+            await self._tools.sleep(run.poll_seconds)
+            answer = await self._read_answer(run)
+            # An older answer is one to another hello, or put back by somebody.
+            if answer is None or answer.heard < counter:
+                if (await self._read_run()).epoch != run.epoch:
+                    raise Again("the coordinator has started anew")
+                continue
+            if answer.refusal is not None:
+                self._refused(answer)
+            if answer.registered is not None:
+                self._run, self._superseded = run, False
+                return answer.registered
+        raise Again(
+            "the coordinator gives no answer",
+            cure="is it running, with this bucket, and is this worker's token one of "
+            "its ledger, for this name, and not revoked?",
+        )
+
+    def _check(self, run: Run) -> None:
+        if run.protocol != VERSION:
+            raise LinkError(
+                f"{self.where}: the coordinator speaks version {run.protocol} of the "
+                f"protocol, this worker {VERSION}: install the same version of "
+                "spheroid_jax",
+                code="version",
+            )
+        if run.signed and self._key is None:
+            raise LinkError(
+                f"{self.where}: this run takes signed messages only: give this worker "
+                "its token",
+                code="unauthorized",
+            )
+        if self._key is not None and not run.signed:
+            raise LinkError(
+                f"{self.where}: this run's messages aren't signed: start its "
+                "coordinator with tokens, or this worker without",
+                code="unauthorized",
+            )
+
+    def _sealed(
+        self,
+        greeting: Register,
+        body: msgspec.Struct,
+        kind: layout.Kind,
+        counter: int,
+        run: Run,
+    ) -> bytes:
+        return layout.seal(
+            body,
+            kind,
+            self._name,
+            greeting.session,
+            counter,
+            run=run.run,
+            subject=run.epoch,
+            key=self._key,
+        )
+
+    async def _read_run(self) -> Run:
+        found = await self._store.read(layout.RUN)
+        if found is None:
+            await self._store.check()
+            raise Again("there is no run.json", cure="is the coordinator running?")
+        try:
+            return decode(found.content, Run)
+        except ProtocolError as error:
+            raise Again(f"run.json: {error}", garbled=True) from error
+
+    async def _read_answer(self, run: Run) -> Answer | None:
+        """Takes up an answer that is newer than what was heard; returns the newest."""
+        key = layout.answer(self._name)
+        found = await self._store.read(key, unless=self._generation)
+        if found is not None:
+            self._generation = found.generation
+            self._take(found.content, run)
+        return self._answer
+
+    def _take(self, content: bytes, run: Run) -> None:
+        try:
+            envelope = layout.unseal(content, "answer", run.run, self._key)
+            if (envelope.worker, envelope.subject) != (self._name, run.epoch):
+                return
+            answer = layout.opened(envelope, Answer)
+        except ProtocolError as error:
+            self._notice(f"{self.where}: an answer is ignored: {error}")
+            return
+        if envelope.counter <= self._answers:
+            return
+        assert self._greeting is not None
+        if envelope.session == self._greeting.session:
+            self._answers, self._answer = envelope.counter, answer
+        elif self._answer is not None and answer.registered is not None:
+            self._superseded = True  # this process was here, another one came
+
+    def _refused(self, answer: Answer) -> NoReturn:
+        refusal = answer.refusal
+        assert refusal is not None
+        raise LinkError(
+            f"{self.where}: the coordinator refuses: {refusal.error}",
+            code=refusal.code,
+            status=refusal.status,
+        )
