@@ -13,7 +13,8 @@ from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.http.bodies import Body, read_message
 from spheroid_jax.transport.http.downloads import send_file
 from spheroid_jax.transport.http.limits import Gate, Limits, Pace
-from spheroid_jax.transport.http.uploads import OFFSET, Uploads
+from spheroid_jax.transport.http.parts import OFFSET
+from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.protocol import ProtocolError
 
 WORKER = web.RequestKey("worker", str)  # who asks; set once the token is checked

@@ -9,24 +9,22 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.http.bodies import LAST
+from spheroid_jax.transport.http.connections import Connection, Refused
 from spheroid_jax.transport.http.limits import Gate, Limits
+from spheroid_jax.transport.http.problems import plain, problem
 from spheroid_jax.transport.http.routes import WORKER, Routes
 from spheroid_jax.transport.http.uploads import Uploads
-from spheroid_jax.transport.protocol import Problem, ProtocolError
+from spheroid_jax.transport.protocol import ProtocolError
 
 log = logging.getLogger(__name__)
 LIMITS = web.AppKey("limits", Limits)
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]{1,512}=*)", re.IGNORECASE | re.ASCII)
-_RETRY = "2"  # seconds, where waiting helps
-_WORDS = {404: "unknown", 405: "malformed", 413: "too_large", 408: "too_slow"}
 _SWEEP = 60.0  # seconds between looks for parts that don't grow
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -42,7 +40,7 @@ def make_app(
 
     Args:
       coordinator: that answers.
-      uploads: where updates grow.
+      uploads: where updates grow; closed with the application.
       limits: of everything.
       extra: each adds further routes, outside of ``/v1``, which need no token.
     """
@@ -56,7 +54,7 @@ def make_app(
     async def sweep(app: web.Application) -> AsyncIterator[None]:
         async def forever() -> None:
             while True:
-                await asyncio.sleep(_SWEEP)
+                await asyncio.sleep(min(_SWEEP, uploads.expire / 4))
                 uploads.drop_expired()
 
         task = asyncio.create_task(forever())
@@ -136,7 +134,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ProtocolError:
         raise
     except web.HTTPException as error:
-        return _plain(error)
+        return plain(error)
     except ConnectionError:
         raise  # nobody is there to be told
     except Exception:
@@ -146,107 +144,13 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         )
 
 
-def problem(error: ProtocolError, *, close: bool = False) -> web.Response:
-    """An error as an answer."""
-    headers = dict(getattr(error, "headers", {}))
-    if error.status == 401:
-        headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
-    if error.status in (429, 503):
-        headers[hdrs.RETRY_AFTER] = _RETRY
-    response = web.Response(
-        status=error.status,
-        body=protocol.encode(Problem(str(error), error.code)),
-        content_type="application/json",
-        headers=headers,
-    )
-    if close or error.status == 408:
-        response.force_close()
-    return response
-
-
 def _shown(request: web.Request) -> str:
     return ascii(request.path)[1:-1][:200]
-
-
-def _plain(error: web.HTTPException) -> web.StreamResponse:
-    """An answer of aiohttp itself, with a body as of ours."""
-    if error.status < 400:
-        return error
-    code = _WORDS.get(error.status, "malformed")
-    response = problem(ProtocolError(error.reason, status=error.status, code=code))
-    for name in (hdrs.ALLOW, hdrs.RETRY_AFTER):
-        if name in error.headers:
-            response.headers[name] = error.headers[name]
-    return response
 
 
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "spheroid_jax"
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
-
-
-class _Connection(web.RequestHandler):
-    """A connection that tells when it is gone, and whose errors are ours."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.gone: asyncio.Future[None] = options["loop"].create_future()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The peer hung up."""
-        if not self.gone.done():
-            self.gone.set_result(None)
-        super().connection_lost(exc)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """What isn't HTTP, and what failed outside of the handlers."""
-        if status < 500 and isinstance(exc, HttpProcessingError):
-            log.debug("%s sent what isn't HTTP", request.remote)
-            return problem(ProtocolError("this isn't HTTP as it should be"), close=True)
-        self.log_exception("a request of %s failed", request.remote, exc_info=exc)
-        if request.writer.output_size > 0:
-            raise ConnectionResetError("an answer has begun, no other can be given")
-        return problem(
-            ProtocolError("internal error", status=500, code="internal"), close=True
-        )
-
-    async def finish_response(
-        self,
-        request: web.BaseRequest,
-        resp: web.StreamResponse,
-        start_time: float | None,
-    ) -> tuple[web.StreamResponse, bool]:
-        """Sends an answer."""
-        if isinstance(resp, web.HTTPException):  # raised before our middleware
-            resp = _plain(resp)
-        return await super().finish_response(request, resp, start_time)
-
-    def log_exception(self, *args: Any, **options: Any) -> None:
-        """A peer's garbage and its going are its own affair."""
-        theirs = (
-            ConnectionError,
-            TimeoutError,
-            ssl.SSLError,
-            HttpProcessingError,
-            web.RequestPayloadError,
-        )
-        if isinstance(options.get("exc_info"), theirs):
-            log.debug(*args)
-        else:
-            super().log_exception(*args, **options)
-
-
-class _Refused(asyncio.Protocol):
-    """One connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class Running:
@@ -288,8 +192,8 @@ async def serve(
 
     def connection() -> asyncio.Protocol:
         if len(server.connections) >= limits.connections:
-            return _Refused()
-        return _Connection(
+            return Refused()
+        return Connection(
             server,
             loop=loop,
             access_log=None,
@@ -309,6 +213,7 @@ async def serve(
             port,
             ssl=ssl_context,
             ssl_handshake_timeout=limits.message_seconds if ssl_context else None,
+            ssl_shutdown_timeout=limits.shutdown if ssl_context else None,
         )
     except OSError as error:
         await runner.cleanup()

@@ -10,11 +10,8 @@ Files are written and hashed in threads; the event loop only ever waits for them
 
 import asyncio
 import contextlib
-import dataclasses
-import errno
 import hashlib
 import os
-import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,104 +19,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.http.bodies import Piece, Pieces
+from spheroid_jax.transport.http.parts import (
+    UPLOAD_NAME,
+    Part,
+    WrongOffset,
+    disk_full,
+    take_up,
+    unknown,
+)
 from spheroid_jax.transport.protocol import (
-    NAME,
     ProtocolError,
     Upload,
     Verdict,
-    encode,
     upload_name,
 )
 
-OFFSET = "Upload-Offset"  # the header
-# As protocol.upload_name makes them.
-UPLOAD_NAME = re.compile(
-    # NAME without its anchors.
-    rf"[0-9]{{1,16}}-[0-9]{{1,16}}-{NAME[1:-2]}-[0-9]{{1,16}}",
-    re.ASCII,
-)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _Result = TypeVar("_Result")
-
-
-class WrongOffset(ProtocolError):
-    """The part has another length; ``headers`` say where to go on."""
-
-    def __init__(self, message: str, offset: int) -> None:
-        super().__init__(message, status=409, code="conflict")
-        self.headers = {OFFSET: str(offset)}
-
-
-class _Record(msgspec.Struct, frozen=True):
-    """What ``NAME.json`` holds."""
-
-    worker: str
-    upload: Upload
-
-
-@dataclasses.dataclass
-class _Part:
-    """An update on its way."""
-
-    name: str
-    worker: str
-    upload: Upload
-    path: Path
-    touched: float  # when it last grew
-    size: int = 0  # bytes that are written
-    hasher: Any = None  # of these bytes; None: has to be made of the file
-    handed: bool = False  # to the coordinator: the file isn't ours any more
-    dropped: bool = False
-    turn: int = 0  # of the newest request for it
-    cut: Callable[[], None] | None = None  # ends the transfer that is running
-    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-
-    def write(self, descriptor: int, piece: Piece) -> None:
-        """Writes at the end; all of it or nothing."""
-        view, offset = memoryview(piece), self.size
-        try:
-            while view:
-                count = os.pwrite(descriptor, view, offset)
-                view, offset = view[count:], offset + count
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, self.size)
-            if error.errno in _FULL:
-                raise _disk_full("the disk is full") from error
-            raise
-
-    def digest(self) -> str:
-        """SHA-256 of what is there, in hex."""
-        if self.hasher is None:
-            with self.path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        return str(self.hasher.hexdigest())
-
-    def open(self) -> int:
-        """A descriptor to append with; the file is as long as ``size`` says."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            there = os.fstat(descriptor).st_size
-            if there < self.size:  # somebody else was at it
-                self.size, self.hasher = there, None
-            elif there > self.size:
-                os.ftruncate(descriptor, self.size)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-
-def _disk_full(what: str) -> ProtocolError:
-    return ProtocolError(
-        f"{what}; the coordinator's host needs space, the update is kept where it is",
-        status=507,
-        code="disk_full",
-    )
 
 
 class Uploads:
@@ -144,10 +61,9 @@ class Uploads:
     ) -> None:
         self.quota, self.expire = quota, expire
         self._directory, self._each, self._clock = Path(directory), each, clock
-        self._parts: dict[str, _Part] = {}
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="uploads")
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._take_up()
+        self._parts = {part.name: part for part in take_up(self._directory, clock())}
 
     @property
     def held(self) -> int:
@@ -175,7 +91,11 @@ class Uploads:
             part.upload = upload  # of the newest session
         else:
             part = self._announce(name, worker, upload)
-        await self._run(self._write_record, part)
+        try:
+            await self._run(part.keep_record)
+        except Exception:
+            self._forget(part)
+            raise
         return part.size
 
     def offset(self, worker: str, name: str) -> int:
@@ -251,6 +171,7 @@ class Uploads:
             self._check_there(part)
             if part.handed:
                 return await self._ask_again(part, coordinator)
+            await self._run(part.look)
             if part.size != part.upload.bytes:
                 raise WrongOffset(
                     f"upload {name} has {part.size} of {part.upload.bytes} bytes",
@@ -264,9 +185,11 @@ class Uploads:
                     status=422,
                     code="corrupted",
                 )
+            part.handing = True
             try:
                 return await coordinator.commit(worker, part.upload, part.path)
             finally:
+                part.handing = False
                 if not part.path.exists():
                     part.handed, part.hasher = True, None
                     part.touched = self._clock()
@@ -280,9 +203,11 @@ class Uploads:
     def drop(self, before_round: int) -> int:
         """Deletes the parts of rounds before this one; how many there were.
 
-        Transfers that run are cut.
+        Transfers that run are cut; what the coordinator looks at now is left.
         """
-        return self._forget_all(lambda part: part.upload.round < before_round)
+        return self._forget_all(
+            lambda part: part.upload.round < before_round and not part.handing
+        )
 
     def drop_expired(self) -> int:
         """Deletes the parts that haven't grown for long; how many there were."""
@@ -305,7 +230,7 @@ class Uploads:
             await asyncio.wait({running})
             raise
 
-    async def _append_all(self, part: _Part, descriptor: int, pieces: Pieces) -> None:
+    async def _append_all(self, part: Part, descriptor: int, pieces: Pieces) -> None:
         """Reads the next piece while the one before it is written and hashed."""
         before = part.size
         writing: asyncio.Task[None] | None = None
@@ -315,7 +240,7 @@ class Uploads:
                     if writing is not None:
                         await writing
                     if part.dropped:
-                        raise _unknown(part.name)
+                        raise unknown(part.name)
                     write = self._append(part, descriptor, piece)
                     writing = asyncio.create_task(write)
             if writing is not None:
@@ -327,7 +252,7 @@ class Uploads:
             if part.size > before:
                 part.touched = self._clock()
 
-    async def _append(self, part: _Part, descriptor: int, piece: Piece) -> None:
+    async def _append(self, part: Part, descriptor: int, piece: Piece) -> None:
         """Hashes a piece while it is written; all of it is there then, or nothing."""
         writing = asyncio.create_task(self._run(part.write, descriptor, piece))
         if part.hasher is not None:
@@ -340,7 +265,7 @@ class Uploads:
         part.size += len(piece)
 
     @contextlib.asynccontextmanager
-    async def _hold(self, part: _Part, cut: Callable[[], None]) -> AsyncIterator[None]:
+    async def _hold(self, part: Part, cut: Callable[[], None]) -> AsyncIterator[None]:
         """The part, for one transfer: the newest that asks."""
         part.turn += 1
         turn = part.turn
@@ -356,14 +281,14 @@ class Uploads:
             finally:
                 part.cut = None
 
-    async def _ask_again(self, part: _Part, coordinator: CoordinatorAPI) -> Verdict:
+    async def _ask_again(self, part: Part, coordinator: CoordinatorAPI) -> Verdict:
         verdict = await coordinator.begin(part.worker, part.upload)
         if verdict is None:  # it was handed over, but died before it was accepted
             self._forget(part)
-            raise _unknown(part.name)
+            raise unknown(part.name)
         return verdict
 
-    def _announce(self, name: str, worker: str, upload: Upload) -> _Part:
+    def _announce(self, name: str, worker: str, upload: Upload) -> Part:
         """A new part, if there is space for it."""
         if upload.bytes > self.quota:
             raise ProtocolError(
@@ -372,15 +297,16 @@ class Uploads:
                 status=413,
                 code="too_large",
             )
-        own = [p for p in self._parts.values() if p.worker == worker and not p.handed]
+        own = [p for p in self._parts.values() if p.worker == worker]
+        own = [p for p in own if not (p.handed or p.handing)]
         own.sort(key=lambda part: part.touched)
-        for old in own[: max(0, len(own) - self._each + 1)]:
-            self._forget(old)
+        oldest = own[: max(0, len(own) - self._each + 1)]
+        self._forget_all(lambda part: part in oldest)
         if self.held + upload.bytes > self.quota:
-            raise _disk_full(f"other uploads hold the {self.quota} bytes of the quota")
+            raise disk_full(f"other uploads hold the {self.quota} bytes of the quota")
         if shutil.disk_usage(self._directory).free < upload.bytes:
-            raise _disk_full(f"there is no space for {upload.bytes} bytes")
-        part = _Part(
+            raise disk_full(f"there is no space for {upload.bytes} bytes")
+        part = Part(
             name,
             worker,
             upload,
@@ -391,57 +317,17 @@ class Uploads:
         self._parts[name] = part
         return part
 
-    def _write_record(self, part: _Part) -> None:
-        """First the part, then the record: a record alone means handed over."""
-        try:
-            with part.path.open("ab"):
-                pass
-            new = part.path.with_suffix(".new")
-            new.write_bytes(encode(_Record(part.worker, part.upload)))
-            new.replace(part.path.with_suffix(".json"))
-        except OSError as error:
-            self._forget(part)
-            if error.errno in _FULL:
-                raise _disk_full("the disk is full") from error
-            raise
-
-    def _take_up(self) -> None:
-        """The parts that an earlier process left; what can't be read is deleted."""
-        for path in self._directory.glob("*.json"):
-            try:
-                record = msgspec.json.decode(path.read_bytes(), type=_Record)
-            except (msgspec.DecodeError, OSError):
-                continue
-            if path.stem != upload_name(record.worker, record.upload):
-                continue
-            part = _Part(
-                path.stem,
-                record.worker,
-                record.upload,
-                path.with_suffix(".part"),
-                touched=self._clock(),
-            )
-            try:
-                part.size = part.path.stat().st_size
-            except FileNotFoundError:
-                part.handed = True
-            self._parts[part.name] = part
-        for path in self._directory.iterdir():
-            ours = path.suffix in (".part", ".json", ".new")
-            if ours and (path.stem not in self._parts or path.suffix == ".new"):
-                path.unlink()
-
-    def _find(self, worker: str, name: str) -> _Part:
+    def _find(self, worker: str, name: str) -> Part:
         part = self._parts.get(name) if UPLOAD_NAME.fullmatch(name) else None
         if part is None or part.worker != worker:
-            raise _unknown(name)
+            raise unknown(name)
         return part
 
-    def _check_there(self, part: _Part) -> None:
+    def _check_there(self, part: Part) -> None:
         if part.dropped:
-            raise _unknown(part.name)
+            raise unknown(part.name)
 
-    def _forget(self, part: _Part) -> None:
+    def _forget(self, part: Part) -> None:
         part.dropped = True
         if self._parts.get(part.name) is part:
             del self._parts[part.name]
@@ -451,17 +337,10 @@ class Uploads:
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _forget_all(self, which: Callable[[_Part], bool]) -> int:
+    def _forget_all(self, which: Callable[[Part], bool]) -> int:
         found = [part for part in self._parts.values() if which(part)]
         for part in found:
             if part.cut is not None:
                 part.cut()
             self._forget(part)
         return len(found)
-
-
-def _unknown(name: str) -> ProtocolError:
-    said = name if UPLOAD_NAME.fullmatch(name) else "of this name"
-    return ProtocolError(
-        f"there is no upload {said}; announce it again", status=404, code="unknown"
-    )

@@ -11,13 +11,14 @@ import trustme
 from aiohttp import web
 
 from spheroid_jax.transport.http.limits import Limits
-from spheroid_jax.transport.http.server import make_app, serve, tls_context
+from spheroid_jax.transport.http.server import Running, make_app, serve, tls_context
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.protocol import ProtocolError
 from tests.transport.http.server_fakes import (
     SESSION,
     FakeCoordinator,
     Served,
+    announce,
     bearer,
     problem_error,
     raw,
@@ -264,38 +265,71 @@ class _Pem:
             blob.write_to_path(str(self.certificate), append=True)
 
 
-def test_tls_serves_who_trusts_the_certificate(tmp_path: Path) -> None:
+def test_tls_serves_who_trusts_the_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     pem = _Pem(tmp_path, "server")
+    data = bytes(range(256)) * 100_000  # more than all buffers hold
+    trust = ssl.create_default_context()
+    pem.authority.configure_trust(trust)
 
     async def main() -> None:
         coordinator = FakeCoordinator(tmp_path)
-        app = make_app(coordinator, Uploads(tmp_path / "parts", 1000), Limits())
+        limits = Limits(idle=0.5, shutdown=0.3)
+        app = make_app(coordinator, Uploads(tmp_path / "parts", 1 << 30), limits)
         context = tls_context(pem.certificate, pem.key)
         running = await serve(app, "127.0.0.1", 0, context)
-        trust = ssl.create_default_context()
-        pem.authority.configure_trust(trust)
         directory = tmp_path / "item"
         directory.mkdir()
-        data = bytes(range(256)) * 40_000  # more than fits into buffers
         (directory / "data.0").write_bytes(data)
         coordinator.items["a" * 64] = directory
+        path = f"/v1/items/{'a' * 64}/data"
+        url = f"https://127.0.0.1:{running.port}"
         try:
-            url = f"https://127.0.0.1:{running.port}"
             async with aiohttp.ClientSession(url, headers=bearer("token-a")) as http:
-                path = f"/v1/items/{'a' * 64}/data"
                 async with http.get(path, ssl=trust) as answer:
                     assert await answer.read() == data
                 with pytest.raises(aiohttp.ClientConnectorCertificateError):
                     await http.get(path)
-            got = await raw(
-                Served(coordinator, None, running, None, url),  # type: ignore[arg-type]
-                b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-            )
-            assert b"HTTP" not in got
+                await upload(http, coordinator)
+            plain = Served(coordinator, None, running, None, url)  # type: ignore[arg-type]
+            assert b"HTTP" not in await raw(plain, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            before = coordinator.down["ada"]
+            await stop_reading(running, path)
+            assert coordinator.down["ada"] - before < len(data)
         finally:
             await running.close()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    async def upload(http: aiohttp.ClientSession, coordinator: FakeCoordinator) -> None:
+        async with http.post("/v1/uploads", json=announce(data), ssl=trust) as answer:
+            part = "/v1/uploads/" + (await answer.json())["upload"]
+        offset = {"Upload-Offset": "0"}
+        async with http.patch(part, data=data, headers=offset, ssl=trust) as answer:
+            assert answer.status == 204
+        async with http.post(f"{part}/commit", json={}, ssl=trust) as answer:
+            assert (await answer.json())["verdict"] == "accepted"
+        assert coordinator.contents == {"3-1-ada-0": data}
+
+    async def stop_reading(running: Running, path: str) -> None:
+        """Who stops to read is cut as without TLS."""
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", running.port, ssl=trust, limit=4096
+        )
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a\r\n"
+            "\r\n".encode()
+        )
+        server = running._runner.server
+        assert server is not None
+        while not any(c._request_in_progress for c in server.connections):
+            await asyncio.sleep(0.005)
+        while any(c._request_in_progress for c in server.connections):
+            await asyncio.sleep(0.005)
+        writer.transport.abort()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(asyncio.wait_for(main(), 20))
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_what_is_wrong_with_the_files_of_tls_is_one_line(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import pytest
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http.bodies import Body
 from spheroid_jax.transport.http.limits import Limits
-from spheroid_jax.transport.http.uploads import UPLOAD_NAME, Uploads, WrongOffset
-from spheroid_jax.transport.protocol import ProtocolError, Upload
+from spheroid_jax.transport.http.parts import UPLOAD_NAME, WrongOffset
+from spheroid_jax.transport.http.uploads import Uploads
+from spheroid_jax.transport.protocol import ProtocolError, Upload, Verdict
 from tests.transport.http.server_fakes import (
     Served,
     announce,
@@ -615,3 +616,27 @@ def test_more_than_two_gibibytes(tmp_path: Path) -> None:
             assert file.read() == DATA
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_part_that_is_being_committed_isnt_dropped(tmp_path: Path) -> None:
+    async def test(there: Served) -> None:
+        await post(there)
+        await patch(there, 0, DATA)
+        looks, go_on = asyncio.Event(), asyncio.Event()
+        take = there.coordinator.commit
+
+        async def slow(worker: str, request: Upload, path: Path) -> Verdict:
+            looks.set()
+            await go_on.wait()
+            return await take(worker, request, path)
+
+        there.coordinator.commit = slow  # type: ignore[method-assign]
+        committing = asyncio.create_task(commit(there))
+        await looks.wait()
+        assert there.uploads.drop(100) == 0
+        go_on.set()
+        assert (await committing)["verdict"] == "accepted"
+        assert there.uploads.drop(100) == 1
+        assert list((tmp_path / "parts").iterdir()) == []
+
+    run(tmp_path, test)
