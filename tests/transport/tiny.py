@@ -129,7 +129,7 @@ def trainer(blocks: int, replicas: int, recipe: str = "sgd") -> Trainer:
 
 
 @functools.cache
-def KEY() -> jax.Array:  # noqa: N802 - a constant, but not before JAX may start
+def KEY() -> jax.Array:
     """The run's random key."""
     return jax.random.key(7)
 
