@@ -7,6 +7,7 @@ import random
 import pytest
 
 from spheroid_jax.transport.shaping import Fault, Shape, listed, seeded
+from spheroid_jax.transport.shaping.connection import reset
 from tests.transport.shaping_links import HOST, link, now, run, say
 
 
@@ -96,8 +97,9 @@ def test_a_reset_is_one_for_both_sides(direction):
     run(test())
 
 
+@pytest.mark.parametrize("goes", ["close", "reset"])
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_a_stall_lets_nothing_pass_and_tells_nobody(direction):
+def test_a_stall_lets_nothing_pass_and_tells_nobody(direction, goes):
     async def test():
         plan = listed([Fault("stall", 0, 3, direction)])
         async with link(Shape(0.01), plan) as (target, proxy):
@@ -109,11 +111,18 @@ def test_a_stall_lets_nothing_pass_and_tells_nobody(direction):
             assert target.heard == [heard]
             assert target.ends == [""]
             # The client goes, and the target still doesn't hear of it.
+            if goes == "reset":
+                reset(writer)
             writer.close()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(target.ended(1), 60)
             # Other connections go on.
             assert await say(proxy, b"and you?") == b"and you?"
+            # Once the target has given up too, there is nothing left to keep.
+            for task in target.tasks:
+                task.cancel()
+            while proxy.connected:
+                await asyncio.sleep(0.1)
 
     run(test())
 

@@ -196,12 +196,13 @@ class Fleet:
         for process in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-        # What is left, the keeper ends: it does so however we end.
+        # What is left, the keeper ends: it does so too where we are killed.
         with contextlib.suppress(OSError):
             if self._keeper.stdin:
                 self._keeper.stdin.close()
         self._keeper.wait()
         for process in self._running.values():
+            process.kill()  # if somebody killed the keeper
             process.wait()
 
     def _tell(self, line: str) -> None:

@@ -44,16 +44,11 @@ class _Way:
         self._under_way = 0
         self._room = asyncio.Event()
 
-    async def take(self, connection: "Connection") -> None:
+    async def take(self) -> None:
         clock = asyncio.get_running_loop().time
         data = b"-"
         while data:
-            try:
-                data = await self.reader.read(self._chunk)
-            except OSError:
-                if connection.going.is_set():
-                    raise
-                return  # nobody is told
+            data = await self.reader.read(self._chunk)
             await _until(self._flow.opens)
             ready, arrives = self._flow.send(len(data), clock())
             self._under_way += len(data)
@@ -135,7 +130,7 @@ class Connection:
         writers = [way.writer for way in ways]
         for writer in writers:
             writer.transport.set_write_buffer_limits(high=BUFFER)
-        self._takes = [asyncio.create_task(way.take(self)) for way in ways]
+        self._takes = [asyncio.create_task(way.take()) for way in ways]
         tasks = [*self._takes, *(asyncio.create_task(w.give(self)) for w in ways)]
         try:
             await _all(tasks)
@@ -144,7 +139,7 @@ class Connection:
             if not end.reset:
                 await _closed(writers)
         except OSError:  # an end that goes without a word takes the other along
-            if not self.going.is_set():
+            if not self.going.is_set():  # but for one that stalls
                 await asyncio.wait(self._takes)
         finally:
             reset(*writers)

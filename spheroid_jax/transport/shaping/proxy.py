@@ -42,6 +42,11 @@ class Proxy:
         self._counts.lost_segments = sum(lane.lost for lane in self._lanes)
         return self._counts
 
+    @property
+    def connected(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
     def partition(self) -> None:
         """Takes the link down: resets all connections, and new ones, until `heal`."""
         self._down = True
