@@ -259,6 +259,7 @@ class HttpLink:
             sock_connect=times.sock_connect,
             sock_read=None if wait is None else times.sock_read + wait,
         )
+        failure: Exception | None = None
         try:
             async with self._session().request(
                 method,
@@ -272,8 +273,9 @@ class HttpLink:
                 self._has_met = True
                 yield answer
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Not "from error": some of aiohttp's errors hold the headers they sent.
-            raise answers.failure(error, self.url) from None
+            failure = answers.failure(error, self.url)
+        if failure is not None:  # raised here, without a context: some of aiohttp's
+            raise failure  # errors hold the headers that were sent, and so the token
 
     async def _call(
         self,

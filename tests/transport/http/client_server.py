@@ -74,6 +74,13 @@ async def cut(request: web.Request) -> web.StreamResponse:
     return web.Response()  # which nobody gets
 
 
+async def no_http(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+    request.transport.close()
+    return web.Response()  # which nobody gets
+
+
 async def fine(request: web.Request) -> web.StreamResponse | None:
     return None
 

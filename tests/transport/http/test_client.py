@@ -27,6 +27,7 @@ from tests.transport.http.client_server import (
     Fault,
     answer,
     cut,
+    no_http,
     plain,
     problem,
     registered,
@@ -70,13 +71,6 @@ async def breaking_off(request: web.Request) -> web.StreamResponse | None:
     await response.prepare(request)
     await response.write(b'{"round"')
     return await cut(request)
-
-
-async def no_http(request: web.Request) -> web.StreamResponse | None:
-    assert request.transport is not None
-    request.transport.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-    request.transport.close()
-    return None
 
 
 PAGE = b"<html><body>Please log in to the hotel's network</body></html>"

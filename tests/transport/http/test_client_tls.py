@@ -21,6 +21,7 @@ from tests.transport.http.client_server import (
     Clock,
     Coordinator,
     cut,
+    no_http,
     plain,
     problem,
     run,
@@ -210,11 +211,21 @@ def test_a_file_for_everybody_is_a_warning(
     assert SECRET not in caplog.text
 
 
+def all_of(error: BaseException) -> list[str]:
+    """What an error holds and shows, with those that it came of."""
+    shown = [repr(error), repr(error.args), repr(vars(error))]
+    shown += traceback.format_exception(error)
+    for before in (error.__cause__, error.__context__):
+        shown += all_of(before) if before is not None else []
+    return shown
+
+
 def test_the_token_shows_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     """Not in logs, notices, reprs, messages or what exceptions hold."""
     echo = f"token {SECRET} is unknown"
     faults = [
         cut,
+        no_http,
         plain(200, b"junk"),
         problem(503, SECRET, echo),
         plain(302, headers={"Location": f"http://127.0.0.1:1/?t={SECRET}"}),
@@ -228,11 +239,7 @@ def test_the_token_shows_nowhere(caplog: pytest.LogCaptureFixture) -> None:
             for _ in range(2):
                 with pytest.raises(LinkError) as raised:
                     await s.link.heartbeat(BEAT)
-                error: BaseException | None = raised.value
-                while error is not None:
-                    shown.extend([repr(error), repr(error.args), repr(vars(error))])
-                    shown.extend(traceback.format_exception(error))
-                    error = error.__cause__ or error.__context__
+                shown.extend(all_of(raised.value))
             shown.extend([repr(s.link), str(s.link), *s.notices])
             assert "token (token) is unknown" in s.notices[-1]
 

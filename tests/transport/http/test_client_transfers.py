@@ -15,7 +15,13 @@ from spheroid_jax.transport.http import sending
 from spheroid_jax.transport.http.client import Timeouts
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.link import LinkError
-from spheroid_jax.transport.protocol import Problem, Upload, Uploading, Verdict
+from spheroid_jax.transport.protocol import (
+    Heartbeat,
+    Problem,
+    Upload,
+    Uploading,
+    Verdict,
+)
 from tests.transport.http.client_server import (
     ACCEPTED,
     Setting,
@@ -79,6 +85,37 @@ def test_a_download_cut_at_half_goes_on_from_there(tmp_path: Path) -> None:
             assert (tmp_path / "item" / "data.0").read_bytes() == s.coordinator.data
             assert s.coordinator.ranges == [f"bytes={item.bytes // 2}-{item.bytes - 1}"]
             assert moved == len(s.coordinator.index) + item.bytes
+
+    run(scenario())
+
+
+def test_patience_is_for_standing_still(tmp_path: Path) -> None:
+    """Ten cuts take a minute in all, yet the item comes nearer with every one."""
+
+    async def some(request: web.Request) -> web.StreamResponse:
+        first, last = map(int, request.headers["Range"][6:].split("-"))
+        said = f"bytes {first}-{last}/{last + 1}"
+        headers = {"Content-Length": str(last + 1 - first), "Content-Range": said}
+        response = web.StreamResponse(status=206, headers=headers)
+        await response.prepare(request)
+        await response.write(bytes(12_000))
+        await asyncio.sleep(0.02)  # or what was written is thrown away
+        return await cut(request)
+
+    async def scenario() -> None:
+        async with setting(fine, pace=Pace(patience=10.0)) as s:
+
+            async def pass_time() -> None:
+                s.clock.now += 6.0
+
+            s.clock.on_sleep = pass_time
+            s.coordinator.faults += [some] * 9
+            chunks = []
+            await s.link.heartbeat(Heartbeat("0" * 32))
+            async for chunk in s.link.read_data(s.coordinator.item, 0, 120_000):
+                chunks.append(chunk)
+            assert sum(map(len, chunks)) == 120_000
+            assert len(s.clock.slept) == 9
 
     run(scenario())
 
@@ -326,6 +363,33 @@ def changed(upload: Upload, **changes: Any) -> Upload:
     return msgspec.structs.replace(upload, **changes)
 
 
+def test_patience_begins_anew_with_a_corrupted_update(tmp_path: Path) -> None:
+    """What comes through once more is progress, though that much was there before."""
+
+    async def scenario() -> None:
+        async with setting(pace=Pace(patience=10.0)) as s:
+
+            async def pass_time() -> None:
+                s.clock.now += 6.0
+
+            async def flip(request: web.Request) -> web.StreamResponse | None:
+                s.coordinator.parts["6-1-w-0"][7] ^= 1
+                return None
+
+            path = tmp_path / "update"
+            upload = update(path, 2 * MIB)
+            s.link._speed.learn = lambda sent, seconds: None  # type: ignore[method-assign]
+            s.link._speed.size = MIB
+            s.clock.on_sleep = pass_time
+            await s.link.heartbeat(Heartbeat("0" * 32))
+            first = [fine, fine, fine, flip]
+            s.coordinator.faults = [*first, fine, fine, cut, cut]
+            assert await s.link.submit(upload, path) == ACCEPTED
+            assert len(s.clock.slept) == 3
+
+    run(scenario())
+
+
 def test_a_part_that_was_lost_is_announced_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with setting() as s:
@@ -397,6 +461,32 @@ def test_a_slow_upload_outlasts_the_time_out_of_reading(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with setting(fine, slowly, timeouts=Timeouts(sock_read=0.2)) as s:
             assert await submit(s, tmp_path / "u", MIB) == ACCEPTED
+            assert s.notices == []
+
+    run(scenario())
+
+
+def test_a_slow_upload_that_moves_is_not_cut(tmp_path: Path) -> None:
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        size = 0
+        while chunk := await request.content.read(2 * MIB):
+            size += len(chunk)
+            await asyncio.sleep(len(chunk) / (32 * MIB))
+        return web.Response(status=204, headers={"Upload-Offset": str(size)})
+
+    async def accept(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return answer(ACCEPTED)
+
+    async def scenario() -> None:
+        async with setting(fine, trickle, accept, timeouts=Timeouts(stall=0.7)) as s:
+            path = tmp_path / "u"
+            upload = update(path, 48 * MIB)
+            s.link._speed.size = 64 * MIB
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            assert await s.link.submit(upload, path) == ACCEPTED
+            assert loop.time() - began > 1.0
             assert s.notices == []
 
     run(scenario())

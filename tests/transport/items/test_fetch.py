@@ -218,8 +218,9 @@ def test_a_disk_that_fills_is_told_and_survived(
     assert data_of(tmp_path / "a") == source.data
 
 
+@pytest.mark.parametrize("flush", [2000, 8000])  # often; once, at the end
 def test_an_error_of_the_disk_that_comes_late_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: int
 ) -> None:
     """The system tells of a failed write once: it mustn't be the call nobody heeds."""
     item, source = made(LEAVES)
@@ -232,7 +233,7 @@ def test_an_error_of_the_disk_that_comes_late_is_told(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         fsync(descriptor)
 
-    monkeypatch.setattr(fetch, "_FLUSH", 2000)
+    monkeypatch.setattr(fetch, "_FLUSH", flush)
     monkeypatch.setattr(fetch.os, "fsync", first_fails)
     with pytest.raises(LinkError, match="Input/output error.*check that disk") as said:
         get(source, item, tmp_path / "a")
@@ -270,7 +271,9 @@ def test_cancelled_while_it_looks_it_ends_soon(
     item, source = made(LEAVES)
     (tmp_path / "a.part").mkdir()
     (tmp_path / "a.part" / "data.0").write_bytes(source.data)
-    looking, go_on, looked = threading.Event(), threading.Event(), []
+    looking, go_on = threading.Event(), threading.Event()
+    looked: list[Piece] = []
+    still_open: list[Piece] = []
     read = pieces.read
 
     def slowly(descriptor: int, piece: Piece) -> bytes | None:
@@ -278,6 +281,7 @@ def test_cancelled_while_it_looks_it_ends_soon(
         looking.set()
         assert go_on.wait(10)
         os.fstat(descriptor)  # is still open
+        still_open.append(piece)
         return read(descriptor, piece)
 
     monkeypatch.setattr(pieces, "read", slowly)
@@ -291,7 +295,8 @@ def test_cancelled_while_it_looks_it_ends_soon(
             await asyncio.wait_for(task, 10)
 
     asyncio.run(scenario())
-    assert len(looked) < 10  # of twelve; as many as there are threads
+    assert 0 < len(looked) < 10  # of twelve; as many as there are threads
+    assert sorted(still_open) == sorted(looked)
 
 
 def test_runs_join_over_small_gaps_only() -> None:
