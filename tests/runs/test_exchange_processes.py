@@ -218,6 +218,10 @@ def test_a_stopped_process_runs_and_goes_on(tmp_path):
             fleet.wait(0.1)
         fleet.kill("coordinator", signal.SIGCONT)
         until(lambda: state.read_text().rpartition(")")[2].split()[0] != "T")
+        # A pause is no leave to end.
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(FleetError, match="coordinator was ended by SIGKILL"):
+            fleet.wait(LIMIT)
 
 
 def test_who_comes_later_comes_when_called(tmp_path):
@@ -232,16 +236,34 @@ def test_who_comes_later_comes_when_called(tmp_path):
             fleet.launch("nobody")
 
 
-def test_closing_ends_the_stubborn_and_their_children(tmp_path, monkeypatch):
-    monkeypatch.setattr(fleets, "GRACE", 0.3)
-    code = """if 1:
+# Doesn't end on SIGTERM, and has a child.
+STUBBORN = python(
+    """if 1:
     import signal, subprocess, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid)
     time.sleep(600)
     """
-    with start({"coordinator": python(code)}, tmp_path) as fleet:
+)
+
+
+def test_what_a_killed_process_left_is_ended_before_it_starts_again(tmp_path):
+    with start({"coordinator": STUBBORN}, tmp_path) as fleet:
+        log = fleet.logs["coordinator"]
+        until(lambda: log.read_text().endswith("\n"))
+        child = int(log.read_text())
+        fleet.kill("coordinator")
+        fleet.wait(LIMIT)
+        assert alive(child)
+        fleet.launch("coordinator")
+        until(lambda: not alive(child))
+        fleet.kill("coordinator")  # not to wait for it at the end
+
+
+def test_closing_ends_the_stubborn_and_their_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(fleets, "GRACE", 0.3)
+    with start({"coordinator": STUBBORN}, tmp_path) as fleet:
         log = fleet.logs["coordinator"]
         until(lambda: log.read_text().endswith("\n"))
         pids = [int(log.read_text()), fleet._running["coordinator"].pid]
