@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.bucket.intake import BucketIntake, Keys
 from spheroid_jax.transport.bucket.layout import Answer, Envelope, Refusal, Run, Said
 from spheroid_jax.transport.bucket.publishing import Publisher
-from spheroid_jax.transport.bucket.store import BlobStore, Found, all_of
+from spheroid_jax.transport.bucket.store import BlobStore, Found
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.protocol import (
     VERSION,
@@ -134,16 +134,25 @@ class _Front:
     async def serve(self) -> None:
         failed = 0
         while True:
-            try:
-                await self._look()
-                failed = 0
+            looks = [self._look_for_workers(), self._look_for_updates(), self._clean()]
+            looks += [self._look_at(worker) for worker in self._workers.values()]
+            done = await asyncio.gather(*map(self._tried, looks))
+            # A bucket that fails now and then isn't left alone for that.
+            failed = 0 if any(done[:2]) else failed + 1
+            if all(done):
                 self._complained = ""
-            except BucketError as error:
-                failed += 1
-                self._complain(str(error))
-            await asyncio.sleep(
-                min(max(_LONGEST, self._poll), self._poll * 2.0 ** min(failed, 10))
-            )
+            await asyncio.sleep(self._pause(failed))
+
+    def _pause(self, failed: int) -> float:
+        return min(max(_LONGEST, self._poll), self._poll * 2.0 ** min(failed, 10))
+
+    async def _tried(self, look: Coroutine[Any, Any, None]) -> bool:
+        try:
+            await look
+        except BucketError as error:
+            self._complain(str(error))
+            return False
+        return True
 
     async def close(self) -> None:
         asks = [worker.ask for worker in self._workers.values() if worker.ask]
@@ -153,13 +162,16 @@ class _Front:
         await self._intake.close()
         await self._items.close()
 
-    async def _look(self) -> None:
+    async def _look_for_workers(self) -> None:
         for key in await self._store.list("workers/"):
             name = key.split("/")[1]
             if layout.is_worker(name):
                 self._workers.setdefault(name, _Worker(name))
-        await all_of(self._look_at(worker) for worker in list(self._workers.values()))
+
+    async def _look_for_updates(self) -> None:
         self._intake.look(await self._store.list("updates/"))
+
+    async def _clean(self) -> None:
         round_ = int(self._coordinator.status()["round"])
         if round_ != self._cleaned:
             before = round_ - self._keep
@@ -297,7 +309,7 @@ class _Front:
             except (BucketError, OSError) as error:
                 failed += 1
                 self._complain(f"{worker.name} waits for its work: {error}")
-                await asyncio.sleep(min(_LONGEST, self._poll * 2.0 ** min(failed, 10)))
+                await asyncio.sleep(self._pause(failed))
                 continue
             worker.answer = msgspec.structs.replace(worker.answer, **changes)
             try:
