@@ -225,7 +225,6 @@ def test_the_token_shows_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     echo = f"token {SECRET} is unknown"
     faults = [
         cut,
-        no_http,
         plain(200, b"junk"),
         problem(503, SECRET, echo),
         plain(302, headers={"Location": f"http://127.0.0.1:1/?t={SECRET}"}),
@@ -242,6 +241,11 @@ def test_the_token_shows_nowhere(caplog: pytest.LogCaptureFixture) -> None:
                 shown.extend(all_of(raised.value))
             shown.extend([repr(s.link), str(s.link), *s.notices])
             assert "token (token) is unknown" in s.notices[-1]
+        for last in (no_http, cut):
+            async with setting(last, pace=QUICK) as s:
+                with pytest.raises(LinkError) as raised:
+                    await s.link.heartbeat(BEAT)
+                shown.extend(all_of(raised.value))
 
     with caplog.at_level(logging.DEBUG):
         run(scenario())
