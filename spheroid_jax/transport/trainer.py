@@ -1,6 +1,7 @@
 """A worker's local phase, from arrays on disk to a pseudo-gradient: no network here."""
 
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +65,7 @@ class Trainer:
         self.abstract = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), parts
         )
+        self.shapes = {n: leaf.shape for n, leaf in named(self.abstract).items()}
         self._fresh: Any = jax.jit(engine.inner.init)
         self._phase = jax.jit(self._train, donate_argnums=(1,))
         self._compiled: Callable[..., Any] | None = None
@@ -115,7 +117,9 @@ class Trainer:
         ).compile()
 
     def save(self, path: Path, state: Any, round_: int) -> None:
-        """Keeps an inner optimizer's state after ``round_``; whole or not at all.
+        """Keeps an inner optimizer's state after ``round_``, and the one before it.
+
+        Whole or not at all.
 
         Raises:
           OSError: it can't be written.
@@ -126,16 +130,31 @@ class Trainer:
         with part.open("wb") as file:
             np.savez(file, allow_pickle=False, round=np.int64(round_), **leaves)
         manifests.sync(part)
+        if self._read(path, round_) is not None:
+            os.replace(path, _before(path))
         os.replace(part, path)
 
-    def load(self, path: Path) -> Any:
-        """A state that :meth:`save` kept; None where there is none that fits."""
+    def load(self, path: Path, round_: int) -> Any:
+        """The newest state that :meth:`save` kept before ``round_``.
+
+        A process that was killed after it trained a round trains it again, from where
+        it was. None where there is no state that fits.
+        """
+        for place in (path, _before(path)):
+            state = self._read(place, round_)
+            if state is not None:
+                return state
+        return None
+
+    def _read(self, path: Path, before: int) -> Any:
         abstract = jax.eval_shape(self._engine.inner.init, self.abstract)
         wanted = named(abstract)
         try:
             with np.load(path, allow_pickle=False) as stored:
+                if int(stored["round"]) >= before:
+                    return None
                 leaves = [stored[f"leaf.{name}"] for name in wanted]
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         for leaf, like in zip(leaves, wanted.values(), strict=True):
             if leaf.shape != like.shape or leaf.dtype != like.dtype:
@@ -164,3 +183,7 @@ class Trainer:
             key,
         )
         return jax.tree.map(difference, part, returned), state, metrics["loss"]
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(f"before.{path.name}")

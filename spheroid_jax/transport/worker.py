@@ -33,6 +33,10 @@ from spheroid_jax.transport.updates import (
 )
 
 Doing = Literal["waiting", "fetching", "training", "sending"]
+_REFUSALS = (
+    *("forbidden", "conflict", "unknown", "malformed", "too_large"),
+    *("corrupted", "quota"),
+)
 _ASK_SECONDS = 20.0  # a question for work is held open so long
 
 
@@ -83,6 +87,7 @@ class Worker:
         self._after = -1
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._attempts = 0
         self._slot: tuple[int, int] | None = None
         self._state: Any = None
         self._feedback = Feedback()
@@ -155,7 +160,7 @@ class Worker:
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([asking, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if asking.done():
+        if not self._stopping.is_set():
             return asking.result()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -179,6 +184,7 @@ class Worker:
             # The item or the work is no longer there: ask what is wanted now.
             self._say(f"round {work.round}: {error}")
             self._after = -1
+            self._slot = None  # should it be the same, it starts from before again
             return
         finally:
             self._doing = "waiting"
@@ -222,7 +228,7 @@ class Worker:
         """None if the loss isn't a number: nothing of that is to be sent."""
 
         def train() -> Trained:
-            self._take_slot(work.block, work.replica)
+            self._take_slot(work)
             trained = self._trainer.train(
                 part, self._state, work.round, work.block, work.replica
             )
@@ -242,21 +248,26 @@ class Worker:
         )
         return None
 
-    def _take_slot(self, block: int, replica: int) -> None:
+    def _take_slot(self, work: Work) -> None:
         """Changes to the optimizer state and the debts of another slot."""
-        if self._slot == (block, replica):
+        slot = work.block, work.replica
+        if self._slot == slot:
             return
-        self._slot = (block, replica)
-        place = self._place(block, replica)
-        self._state = self._trainer.load(place / "inner.npz")
+        self._slot = slot
+        place = self._place(*slot)
+        self._state = self._trainer.load(place / "inner.npz", work.round)
         try:
             self._feedback = Feedback.load(place / "owed")
         except UpdateError:
             self._feedback = Feedback()
+        owed = {name: leaf.shape for name, leaf in self._feedback.residual.items()}
+        if owed and owed != self._trainer.shapes:
+            self._feedback = Feedback()  # of another model
 
     async def _packed(self, work: Work, trained: Trained) -> Upload:
         def write() -> Upload:
             sent = self._feedback.compensate(trained.delta)
+            self._attempts += 1
             facts = {"round": work.round, "block": work.block}
             written = write_update(self._outbox.file, sent, self._encoding, facts)
             if self._encoding.kind != "float32":
@@ -268,8 +279,8 @@ class Worker:
                 round=work.round,
                 block=work.block,
                 replica=work.replica,
-                # A process may train a round again, and to another result.
-                attempt=int(self._identity.session[:8], 16),
+                # A round may be trained again, and to another result.
+                attempt=int(self._identity.session[:8], 16) << 20 | self._attempts,
                 bytes=written.bytes,
                 sha256=written.sha256,
                 ticket=work.ticket,
@@ -285,15 +296,17 @@ class Worker:
         sending = asyncio.create_task(
             self._known(lambda: self._link.submit(upload, self._outbox.file))
         )
-        while not sending.done():
-            await asyncio.wait([sending], timeout=1.0)
-            if not self._wanted.is_set() and not sending.done():
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-                self._say(f"round {upload.round}: too late, not sent to the end")
-                self._outbox.clear()
-                return None
-        return sending.result()
+        try:
+            while not sending.done():
+                await asyncio.wait([sending], timeout=1.0)
+                if not self._wanted.is_set() and not sending.done():
+                    self._say(f"round {upload.round}: too late, not sent to the end")
+                    self._outbox.clear()
+                    return None
+            return sending.result()
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def _settle(self, upload: Upload, verdict: Verdict) -> None:
         """What was lost in the encoding is owed from now on, if it was accepted."""
@@ -326,6 +339,9 @@ class Worker:
                 lambda: self._link.submit(upload, self._outbox.file)
             )
         except LinkError as error:
+            # Nothing can be done about this update; the rest isn't about it.
+            if error.code not in _REFUSALS:
+                raise
             self._say(f"the update of round {upload.round} isn't delivered: {error}")
             self._outbox.clear()
             return
@@ -349,9 +365,11 @@ class Worker:
             await self._pulse({})
 
     async def _pulse(self, seconds: dict[str, float]) -> None:
-        beat = Heartbeat(self._identity.session, self._doing, self._round, **seconds)
+        round_ = self._round
+        beat = Heartbeat(self._identity.session, self._doing, round_, **seconds)
         pulse = await self._known(lambda: self._link.heartbeat(beat))
-        if not pulse.wanted and pulse.round >= self._round:
+        # An answer may be about a round that is over.
+        if not pulse.wanted and pulse.round >= round_ == self._round:
             self._wanted.clear()
 
     def _place(self, block: int, replica: int) -> Path:

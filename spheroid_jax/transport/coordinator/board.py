@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spheroid_jax.transport.assignment import Slot
-from spheroid_jax.transport.closing import Policy, Standing
+from spheroid_jax.transport.closing import Policy, Standing, fate
 from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.members import Member, Members
 
@@ -54,6 +54,7 @@ class Board:
       state: one of ``STATES``.
       why: for a reader, where the state alone doesn't say it.
       opened: when the round opened, by the clock.
+      taken: the newest round whose updates were counted up; it takes no more.
       heard: slots whose update of this round is accepted, and when it was.
       stuck: whether the disk refuses what has to be written.
       version: counts changes that can be seen.
@@ -74,6 +75,7 @@ class Board:
         self.state, self.why = "waiting", "no worker is there"
         self.opened = self._began = clock()
         self.before = 0.0
+        self.taken = -1
         self.heard: dict[Slot, float] = {}
         self.stuck = False
         self.version = 0
@@ -105,13 +107,16 @@ class Board:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), min(max(seconds, 0.0), 3600.0))
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether :attr:`round` takes no more updates, being aggregated."""
+        return self.taken == self.round
+
     def wanted(self, round_: int) -> bool:
         """Whether an update of that round can still count."""
-        policy = self.settings.policy
-        age = self.round - round_
-        if age == 0:
-            return self.state != "closing" or policy.late == "gate"
-        return policy.late == "gate" and 0 < age <= policy.max_age
+        policy, rounds = self.settings.policy, self.settings.rounds
+        found = fate(policy, round_, self.round, self.is_taken, rounds)
+        return found.verdict == "accepted"
 
     def behind(self, member: Member) -> bool:
         """Whether a worker is still at an earlier round's update, and may be."""
@@ -119,17 +124,35 @@ class Board:
 
     def standing(self) -> Standing:
         """Of whom the round has heard, and of whom it may yet hear."""
-        expected = {
-            slot
-            for name, slot in self.members.held.items()
-            if not self.behind(self.members.get(name))
-        }
+        expected = set()
+        for name, slot in self.members.held.items():
+            member = self.members.get(name)
+            if member.after < self.round and not self.behind(member):
+                expected.add(slot)
         slots = frozenset(expected | self.heard.keys())
         return Standing(self.opened, slots, dict(self.heard))
 
+    def through(self) -> set[str]:
+        """Workers that have nothing (more) for this round.
+
+        Theirs was rejected, or their loss wasn't a number, if it isn't in.
+        """
+        return {m.name for m in self.members.live() if m.after >= self.round}
+
+    def hopeless(self) -> bool:
+        """Whether all who are there are through with the round and nothing is in."""
+        live = {m.name for m in self.members.live()}
+        return bool(live) and not self.heard and live == self.through()
+
+    def fill(self) -> None:
+        """Gives free slots to those who wait for one."""
+        self.members.fill(set(self.heard), self.through())
+
     def paused(self) -> str:
         """Why no time passes in this round, or nothing."""
-        live, needed = len(self.members.live()), self.settings.workers
+        # After a restart some have a lease who haven't been heard of yet.
+        live = sum(bool(member.session) for member in self.members.live())
+        needed = self.settings.workers
         if self.round == 0 and not self.heard and live < needed:
             return f"{live} of {needed} workers are there"
         return "" if live or self.heard else "no worker is there"

@@ -79,11 +79,14 @@ class Coordinator(Desk):
             self._bounds,
             model.norms,
             settings.rounds,
-            lambda: OpenRound(board.round, board.state == "closing"),
+            lambda: OpenRound(board.round, board.is_taken),
         )
         super().__init__(board, intake, Tokens(ledger), ledger.run)
         self.parts = model.publish(self.published)
         self._stopping = asyncio.Event()
+        self._held = ledger.noted("held", {"round": -1, "slots": {}})
+        if model.round < settings.rounds:
+            members.recall(self._held["slots"], clock())
         self._evaluation: asyncio.Task[None] | None = None
         # JAX and the model's memory belong to one thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
@@ -123,7 +126,8 @@ class Coordinator(Desk):
         board = self.board
         heard = self.intake.heard(board.round)
         board.heard = dict.fromkeys(sorted(heard), board.now())
-        board.members.reassign()
+        if self._held["round"] != board.round:
+            board.members.reassign()
         board.opened = board.now()
         board.enter("open")
 
@@ -135,7 +139,8 @@ class Coordinator(Desk):
             for member in board.members.expire(now):
                 board.problem(f"{member.name} is gone: no sign of life")
                 board.tell()
-            board.members.fill(set(board.heard))
+            board.fill()
+            await self._note_held()
             if why := board.paused():
                 board.opened = now
                 board.enter("waiting", why)
@@ -144,6 +149,9 @@ class Coordinator(Desk):
                 board.enter("open")
                 settings = board.settings
                 wake = closes_at(settings.policy, board.standing(), settings.blocks)
+                if board.hopeless():
+                    board.problem(f"round {board.round}: nobody has an update for it")
+                    return "close"
                 if wake <= now:
                     return "close"
                 wake = min(wake, board.members.next_expiry())
@@ -153,6 +161,7 @@ class Coordinator(Desk):
     async def _close(self) -> None:
         board, settings = self.board, self.board.settings
         board.enter("closing")
+        board.taken = board.round
         began = board.now()
         await self.intake.settled()
         updates = await asyncio.to_thread(self._ledger.accepted, board.round)
@@ -229,10 +238,10 @@ class Coordinator(Desk):
             ledger.record_round(board.round, facts)
             for key, value in notes.items():
                 ledger.note(key, value)
-            self.intake.forget(board.round)
 
         try:
             await asyncio.to_thread(write)
+            await self.intake.forget(board.round)
         except (LedgerError, OSError) as error:
             board.problem(f"{error}; the round is saved all the same")
 
@@ -269,6 +278,19 @@ class Coordinator(Desk):
         except OSError as error:
             board.problem(f"metrics of round {number} not written: {error.strerror}")
         board.tell()
+
+    async def _note_held(self) -> None:
+        """Who holds what, so that after a restart nobody is forgotten in a round."""
+        board = self.board
+        slots = {name: list(slot) for name, slot in board.members.held.items()}
+        held = {"round": board.round, "slots": slots}
+        if held == self._held:
+            return
+        self._held = held
+        try:
+            await asyncio.to_thread(self._ledger.note, "held", held)
+        except LedgerError as error:
+            board.problem(str(error))
 
     async def _evaluated(self) -> None:
         if self._evaluation is not None:

@@ -66,17 +66,25 @@ class Desk:
         """See :class:`CoordinatorAPI`."""
         board = self.board
         ends = board.now() + request.wait
+        member = self._speaking(worker, request.session, ready=True)
+        if member.after != request.after:
+            member.after = request.after
+            board.tell()
         while True:
-            member = self._speaking(worker, request.session, ready=True)
             work = self._offer(member, request.after)
             remaining = ends - board.now()
             if work.do != "wait" or remaining <= 0:
                 return work
             await board.news(remaining)
+            # Being asked is a sign of life, being about to answer isn't one.
+            member = board.members.known(worker, request.session)
 
     async def heartbeat(self, worker: str, request: Heartbeat) -> Pulse:
         """See :class:`CoordinatorAPI`."""
-        member = self._speaking(worker, request.session)
+        busy = request.doing != "waiting"
+        member = self._speaking(worker, request.session, ready=busy)
+        if busy and member.working < 0 and request.round > member.done:
+            member.working = request.round  # given to it before a restart
         for phase in PHASES:
             member.phases[phase] += getattr(request, f"{phase}_seconds")
         if member.doing != request.doing:
@@ -87,13 +95,13 @@ class Desk:
     async def leave(self, worker: str, request: Leave) -> None:
         """See :class:`CoordinatorAPI`."""
         member = self._speaking(worker, request.session)
-        self.board.members.leave(member)
+        self._dismiss(member)
         self.board.say(f"{worker} has left")
         self.board.tell()
 
     async def begin(self, worker: str, request: Upload) -> Verdict | None:
         """See :class:`CoordinatorAPI`."""
-        member = self._speaking(worker, request.session)
+        member = self._speaking(worker, request.session, ready=True)
         verdict = self.intake.precheck(worker, request)
         if verdict is not None:
             self._settle(member, request, verdict)
@@ -104,7 +112,7 @@ class Desk:
 
     async def commit(self, worker: str, request: Upload, path: Path) -> Verdict:
         """See :class:`CoordinatorAPI`."""
-        member = self._speaking(worker, request.session)
+        member = self._speaking(worker, request.session, ready=True)
         verdict, is_new = await self.intake.take(worker, request, path)
         if is_new:
             member.accepted += 1
@@ -153,10 +161,11 @@ class Desk:
     def _offer(self, member: Member, after: int) -> Work:
         board = self.board
         if board.state == "finished":
+            self._dismiss(member)
             return Work("stop", why="all rounds are done", round=board.round)
         if board.state != "open":
             return Work("wait", why=board.why or board.state, round=board.round)
-        board.members.fill(set(board.heard))
+        board.fill()
         slot = board.members.held.get(member.name)
         if slot is None:
             return Work("wait", why="a spare: every slot is taken", round=board.round)
@@ -175,6 +184,11 @@ class Desk:
             items=self.parts[slot.block],
             ticket=self.intake.ticket(member.name, board.round, slot),
         )
+
+    def _dismiss(self, member: Member) -> None:
+        """It goes; a sign of life that is still under way doesn't bring it back."""
+        self.board.members.leave(member)
+        member.ready = False
 
     def _settle(self, member: Member, request: Upload, verdict: Verdict) -> None:
         """The worker is told what became of its update; counted once."""

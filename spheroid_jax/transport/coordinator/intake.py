@@ -13,6 +13,7 @@ from spheroid_jax import manifests
 from spheroid_jax.transport.assignment import Slot
 from spheroid_jax.transport.closing import Fate, Policy, fate
 from spheroid_jax.transport.ledger import (
+    KEEP_ROUNDS,
     AcceptedUpdate,
     Duplicate,
     Ledger,
@@ -61,7 +62,11 @@ class Intake:
         rounds: int,
         now: Callable[[], OpenRound],
     ) -> None:
-        """Opens ``directory`` and deletes what isn't in the ledger."""
+        """Opens ``directory`` and deletes what isn't in the ledger.
+
+        Raises:
+          LedgerError: an update isn't there that was accepted.
+        """
         self._directory, self._ledger, self._policy = directory, ledger, policy
         self._expected, self._now = expected, now
         self._bounds, self._norms, self._rounds = bounds, norms, rounds
@@ -75,10 +80,21 @@ class Intake:
         self._taking = asyncio.Lock()
         directory.mkdir(parents=True, exist_ok=True)
         # In memory too: a look-up must not wait for another update's way to the disk.
-        self._known = {update.name: update for update in ledger.remembered()}
-        kept = {self.path(update.name) for update in ledger.accepted()}
-        for file in set(directory.iterdir()) - kept:
+        self._known: dict[str, AcceptedUpdate] = {}
+        self._by_round: dict[int, list[AcceptedUpdate]] = {}
+        for update in ledger.remembered():
+            self._remember(update)
+        accepted = ledger.accepted()
+        there = set(directory.iterdir())
+        for file in there - {self.path(update.name) for update in accepted}:
             file.unlink()
+        for update in accepted:
+            due = update.applies_in >= now().number
+            if due and self.path(update.name) not in there:
+                raise LedgerError(
+                    f"{self.path(update.name)} is gone, an update that was accepted: "
+                    "put it back, or begin anew in another run directory"
+                )
 
     def ticket(self, worker: str, round_: int, slot: Slot) -> str:
         """Proof that the worker was given this work; good after a restart, too."""
@@ -122,28 +138,34 @@ class Intake:
         found = self._fate(upload)
         if found.verdict != "accepted":
             return _verdict(found)
-        for other in self._known.values():
-            if other.round == upload.round and (
-                other.worker == worker or Slot(other.block, other.replica) == slot
-            ):
+        for other in self._by_round.get(upload.round, ()):
+            if other.worker == worker or Slot(other.block, other.replica) == slot:
                 return Verdict("duplicate", f"{other.name} has its place")
         return None
 
     def heard(self, round_: int) -> set[Slot]:
         """Slots whose update of that round is accepted."""
-        return {
-            Slot(u.block, u.replica) for u in self._known.values() if u.round == round_
-        }
+        return {Slot(u.block, u.replica) for u in self._by_round.get(round_, ())}
 
-    def forget(self, before_round: int) -> None:
+    async def forget(self, before_round: int) -> None:
         """Deletes what has been applied; a replay of it is a duplicate all the same.
 
         Raises:
           LedgerError: it can't be written down.
+          OSError: a file can't be deleted; a restart will.
         """
-        for update in self._ledger.forget(before_round):
-            self.path(update.name).unlink(missing_ok=True)
-        self._known = {u.name: u for u in self._ledger.remembered()}
+
+        def delete() -> None:
+            for update in self._ledger.forget(before_round):
+                self.path(update.name).unlink(missing_ok=True)
+
+        await asyncio.to_thread(delete)
+        horizon = before_round - KEEP_ROUNDS
+        for name in [n for n, u in self._known.items() if u.applies_in < horizon]:
+            old = self._known.pop(name)
+            self._by_round[old.round].remove(old)
+            if not self._by_round[old.round]:
+                del self._by_round[old.round]
 
     async def take(
         self, worker: str, upload: Upload, path: Path
@@ -204,9 +226,13 @@ class Intake:
             self._busy -= 1
             if not self._busy:
                 self._free.set()
-        self._known[update.name] = update
+        self._remember(update)
         self._bounds.accept(upload.block, norm)
         return _accepted(update, found.why), True
+
+    def _remember(self, update: AcceptedUpdate) -> None:
+        self._known[update.name] = update
+        self._by_round.setdefault(update.round, []).append(update)
 
     def _store(self, path: Path, update: AcceptedUpdate) -> None:
         manifests.sync(path)

@@ -1,7 +1,7 @@
 """Workers as the coordinator knows them: sessions, leases, slots, what they did."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spheroid_jax.transport.assignment import Slot, assign
@@ -24,6 +24,7 @@ class Member:
       live: whether it holds a lease.
       doing: what it said.
       working: round of the work that it was given and hasn't delivered; -1 for none.
+      after: newest round that it said it is through with, delivered or not.
       phases: seconds by phase, over all its rounds.
     """
 
@@ -36,6 +37,7 @@ class Member:
     device: str = ""
     doing: str = "waiting"
     working: int = -1
+    after: int = -1
     done: int = -1
     accepted: int = 0
     late: int = 0
@@ -73,20 +75,20 @@ class Members:
         return self._by_name[name]
 
     def register(self, name: str, request: Register, now: float) -> Member:
-        """A process of the worker starts; it speaks for it from now on."""
+        """A process of the worker starts; it speaks for it from now on.
+
+        One that comes to a coordinator that was restarted goes on where it was.
+        """
         member = self.get(name)
         if member.session != request.session:
-            self.leave(member)
-            member.session, member.ready = request.session, False
+            if member.session:
+                self.leave(member)
+            member.session, member.ready, member.after = request.session, False, -1
         member.seen, member.device = now, request.device
         return member
 
-    def speaking(
-        self, name: str, session: str, now: float, *, ready: bool = False
-    ) -> Member:
-        """The worker that this process speaks for; renews its lease.
-
-        It has one from when it is ``ready`` for work, and after a silence again.
+    def known(self, name: str, session: str) -> Member:
+        """The worker that this process speaks for.
 
         Raises:
           ProtocolError: it must register first, or another process has taken over.
@@ -104,6 +106,16 @@ class Members:
                 status=409,
                 code="superseded",
             )
+        return member
+
+    def speaking(
+        self, name: str, session: str, now: float, *, ready: bool = False
+    ) -> Member:
+        """As :meth:`known`, for a sign of life: renews the lease.
+
+        It has one from when it is ``ready`` for work, and after a silence again.
+        """
+        member = self.known(name, session)
         member.ready |= ready
         if member.ready and not member.live:
             member.order = 1 + max((m.order for m in self), default=0)
@@ -137,24 +149,43 @@ class Members:
             self.last_trained,
         )
 
-    def fill(self, taken: set[Slot]) -> None:
+    def fill(self, taken: set[Slot], through: Collection[str] = ()) -> None:
         """Gives free slots to those without one, in the middle of a round.
 
-        Nobody moves. ``taken`` are slots that need nobody any more.
+        Nobody moves.
+
+        Args:
+          taken: slots that need nobody any more.
+          through: workers that have nothing (more) for this round; what they hold
+            is free for others.
         """
-        if all(m.name in self.held for m in self.live()):
+        waiting = {m.name for m in self.live()} - self.held.keys() - {*through}
+        if not waiting:
             return
-        wanted = assign(
-            [m.name for m in self.live()],
-            self.held,
+        for name in through:
+            if self.held.get(name) not in taken:
+                self.held.pop(name, None)
+        # What is taken counts as held, also by those who are gone: others are free.
+        gone = sorted(taken - set(self.held.values()))
+        holders = {f"/{number}": slot for number, slot in enumerate(gone)}
+        names = [m.name for m in self.live() if m.name in {*self.held, *waiting}]
+        found = assign(
+            [*holders, *names],
+            {**holders, **self.held},
             self._blocks,
             self._replicas,
             self.last_trained,
-            pinned=tuple(self.held),
+            pinned=(*holders, *self.held),
         )
-        for name, slot in wanted.items():
-            if name not in self.held and slot not in taken:
-                self.held[name] = slot
+        for name in waiting & found.keys():
+            self.held[name] = found[name]
+
+    def recall(self, held: Mapping[str, Sequence[int]], now: float) -> None:
+        """Takes up leases and slots of before a restart; they run out as any."""
+        for order, (name, slot) in enumerate(held.items()):
+            member = self.get(name)
+            member.live, member.seen, member.order = True, now, order
+            self.held[name] = Slot(*slot)
 
     def counts(self) -> dict[str, Any]:
         """What is to outlive a restart."""
