@@ -95,6 +95,7 @@ class _Worker:
     answer: Answer = dataclasses.field(default_factory=lambda: Answer(0))
     asked: int = 0
     ask: asyncio.Task[None] | None = None
+    complained: str = ""  # of its messages
     untold: bool = False  # the answer, as its writing failed
     answering: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
@@ -197,7 +198,9 @@ class _Front:
                     await self._hear(worker, said)
             except ProtocolError as error:
                 # Nobody is answered: the answer's place belongs to the true worker.
-                self._say(f"a message under {worker.name} is ignored: {error}")
+                if worker.complained != str(error):  # it may lie there for long
+                    worker.complained = str(error)
+                    self._say(f"a message under {worker.name} is ignored: {error}")
             if worker.untold:
                 await self._tell(worker, worker.answer, worker.session)
 

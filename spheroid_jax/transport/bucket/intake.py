@@ -85,6 +85,7 @@ class BucketIntake:
                 if found and found.round < before and name not in self._tasks:
                     await self._store.delete(key)
                     self._settled.pop(name, None)
+                    self._said.pop(name, None)
 
     async def close(self) -> None:
         """Ends what is under way; it is taken up at the next start."""
@@ -103,9 +104,12 @@ class BucketIntake:
             try:
                 await self._take_now(name)
             except (BucketError, OSError) as error:
-                if self._said.get(name) != str(error):
-                    self._said[name] = str(error)
-                    self._say(f"update {name}: {error}; trying again")
+                self._complain(name, f"{error}; trying again")
+
+    def _complain(self, name: str, text: str) -> None:
+        if self._said.get(name) != text:  # it may lie there for long
+            self._said[name] = text
+            self._say(f"update {name}: {text}")
 
     async def _take_now(self, name: str) -> None:
         try:
@@ -115,7 +119,7 @@ class BucketIntake:
         except BucketError as error:
             if error.code != "too_large":
                 raise
-            self._say(str(error))
+            self._complain(name, f"ignored, as {error}")
             return
         if found is None:
             return
@@ -123,7 +127,7 @@ class BucketIntake:
             worker, session, announced = self._checked(name, found.content)
         except ProtocolError as error:
             # Nobody is answered: the answer's place belongs to the true worker.
-            self._say(f"update {name} is ignored: {error}")
+            self._complain(name, f"ignored, as {error}")
             self._settled[name] = found.generation
             return
         outcome = await self._outcome(name, worker, announced)

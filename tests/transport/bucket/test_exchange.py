@@ -280,7 +280,7 @@ def test_an_update_under_the_name_of_another_is_ignored(
             content = path.read_bytes()
             own = sealed_update(upload, "bob", layout.key_of("spheroid_b"), content)
             await bench.store.put(layout.update("0-0-ada-0"), own)
-            await until(lambda: any("is ignored" in s for s in bench.said))
+            await until(lambda: any("ignored, as" in s for s in bench.said))
 
     run(work())
     assert bench.coordinator.commits == []
