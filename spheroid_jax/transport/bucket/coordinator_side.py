@@ -9,7 +9,8 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,9 @@ class _Front:
     async def serve(self) -> None:
         failed = 0
         while True:
-            looks = [self._look_for_workers(), self._look_for_updates(), self._clean()]
-            looks += [self._look_at(worker) for worker in self._workers.values()]
+            looks: list[Callable[[], Awaitable[None]]]
+            looks = [self._look_for_workers, self._look_for_updates, self._clean]
+            looks += [partial(self._look_at, w) for w in self._workers.values()]
             done = await asyncio.gather(*map(self._tried, looks))
             # A bucket that fails now and then isn't left alone for that.
             failed = 0 if any(done[:2]) else failed + 1
@@ -147,9 +149,9 @@ class _Front:
     def _pause(self, failed: int) -> float:
         return min(max(_LONGEST, self._poll), self._poll * 2.0 ** min(failed, 10))
 
-    async def _tried(self, look: Coroutine[Any, Any, None]) -> bool:
+    async def _tried(self, look: Callable[[], Awaitable[None]]) -> bool:
         try:
-            await look
+            await look()
         except BucketError as error:
             self._complain(str(error))
             return False
