@@ -19,6 +19,8 @@ from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import setup
 from spheroid_jax.runs.opening import corpus_lines
 from spheroid_jax.runs.workdir import WorkdirError, open_workdir
+from spheroid_jax.transport.bucket.coordinator_side import serve_bucket
+from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.coordinator import Coordinator, Model
 from spheroid_jax.transport.dashboard import add_dashboard
 from spheroid_jax.transport.http.limits import Limits
@@ -39,6 +41,7 @@ class CoordinatorOptions(NamedTuple):
     port: int
     workdir: Path
     context: ssl.SSLContext | None
+    bucket: BlobStore | None
 
 
 def parse(argv: Sequence[str]) -> CoordinatorOptions:
@@ -50,7 +53,8 @@ def parse(argv: Sequence[str]) -> CoordinatorOptions:
     parser = Parser(
         prog="python -m experiments.coordinator",
         usage="%(prog)s --config=FILE[:SIZE] --workdir=DIR [--listen=HOST:PORT] "
-        "[--certificate=PEM --key=PEM | --insecure] [--config.FIELD=VALUE ...]",
+        "[--certificate=PEM --key=PEM | --insecure] [--bucket=URL] "
+        "[--config.FIELD=VALUE ...]",
         description="Holds the model of a run and works with whoever has a token. "
         "The same command goes on with a run that was stopped or killed.",
         allow_abbrev=False,
@@ -71,6 +75,11 @@ def parse(argv: Sequence[str]) -> CoordinatorOptions:
         help="plain http to other machines: behind a proxy that does TLS, or in a net "
         "you trust",
     )
+    parser.add_argument(
+        "--bucket",
+        metavar="URL",
+        help="work through a bucket as well: s3://bucket/run (docs/bucket.md)",
+    )
     options, rest = parser.parse_known_args(argv)
     config = configured(options.config, rest)
     if config.kind != "exchange":
@@ -82,7 +91,22 @@ def parse(argv: Sequence[str]) -> CoordinatorOptions:
         raise ConfigError("--workdir=DIR is missing: name the run directory")
     host, port = _address(options.listen)
     context = _context(options, host)
-    return CoordinatorOptions(config, host, port, Path(options.workdir), context)
+    bucket = open_bucket(options.bucket) if options.bucket else None
+    return CoordinatorOptions(
+        config, host, port, Path(options.workdir), context, bucket
+    )
+
+
+def open_bucket(url: str) -> BlobStore:
+    """The bucket at an address.
+
+    Raises:
+      ConfigError: it can't be one.
+    """
+    try:
+        return BlobStore(url)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -179,16 +203,54 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, coordinator.stop)
-    tidying = asyncio.create_task(_tidy(coordinator, uploads, config))
+    beside = [asyncio.create_task(_tidy(coordinator, uploads, config))]
+    if options.bucket is not None:
+        beside.append(
+            asyncio.create_task(
+                _serve_bucket(options, options.bucket, coordinator, ledger, folder)
+            )
+        )
+    running = asyncio.create_task(coordinator.run())
     try:
-        ended = await coordinator.run()
+        # Neither of those beside ends but by an error.
+        await asyncio.wait([running, *beside], return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            coordinator.stop()
+        ended = await running
+        for task in beside:
+            if task.done():
+                task.result()
         if ended == "finished":
             await _say_goodbye(coordinator)
         return ended
     finally:
-        tidying.cancel()
-        await asyncio.gather(tidying, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await server.close()
+
+
+async def _serve_bucket(
+    options: CoordinatorOptions,
+    bucket: BlobStore,
+    coordinator: Coordinator,
+    ledger: Ledger,
+    folder: Path,
+) -> None:
+    def key(name: str) -> bytes | None:
+        row = ledger.tokens().get(name)
+        known = row is not None and row.revoked is None
+        return bytes.fromhex(row.sha256) if row is not None and known else None
+
+    network = options.config.network
+    await serve_bucket(
+        coordinator,
+        bucket,
+        folder / "from_bucket",
+        keys=key,
+        keep_rounds=1 + max(2, network.max_age if network.late == "gate" else 0),
+        say=coordinator.board.problem,
+    )
 
 
 async def _tidy(coordinator: Coordinator, uploads: Uploads, config: ConfigDict) -> None:
@@ -257,4 +319,8 @@ def _welcome(
         "> NAME.token",
         f"  python -m experiments.worker --coordinator={url} --token-file=NAME.token",
     ]
+    if options.bucket is not None:
+        lines.append(
+            f"or with --coordinator={options.bucket.address.url} --name=NAME instead"
+        )
     return "\n".join(lines)

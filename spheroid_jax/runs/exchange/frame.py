@@ -10,6 +10,7 @@ import jax
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.runs.session import explained
+from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.ledger import LedgerError
 from spheroid_jax.transport.link import LinkError
 
@@ -35,7 +36,7 @@ def program(
     _keep_compiled()
     try:
         ended = action(options)
-    except (LinkError, LedgerError) as error:
+    except (BucketError, LinkError, LedgerError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """A worker as a process: from its options to the end of the run."""
 
 import asyncio
+import contextlib
 import math
 import signal
 import time
@@ -17,10 +18,12 @@ from spheroid_jax import data
 from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.runs.exchange import setup
+from spheroid_jax.transport.bucket.store import BlobStore
+from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.http.tls import Token, read_token
-from spheroid_jax.transport.link import LinkError
+from spheroid_jax.transport.link import Link, LinkError
 from spheroid_jax.transport.protocol import VERSION, Register, Registered
 from spheroid_jax.transport.trainer import Trainer
 from spheroid_jax.transport.worker import Identity, Worker
@@ -33,7 +36,8 @@ class WorkerOptions(NamedTuple):
     """What the command line asks for.
 
     Attributes:
-      url: of the coordinator.
+      url: of the coordinator, or of a bucket.
+      name: of this worker; of a bucket only, elsewhere the token tells.
       token: who this worker is.
       ca: certificates to trust; None for the system's.
       insecure: whether plain http to another machine is fine.
@@ -43,6 +47,7 @@ class WorkerOptions(NamedTuple):
     """
 
     url: str
+    name: str
     token: Token
     ca: Path | None
     insecure: bool
@@ -59,12 +64,19 @@ def parse(argv: Sequence[str]) -> WorkerOptions:
     """
     parser = Parser(
         prog="python -m experiments.worker",
-        usage="%(prog)s --coordinator=URL --token-file=FILE [options]",
+        usage="%(prog)s --coordinator=URL --token-file=FILE [--name=NAME] [options]",
         description="Trains for a coordinator, which says what. A worker may come, go "
         "and come back at any time.",
         allow_abbrev=False,
     )
-    parser.add_argument("--coordinator", metavar="URL", help="https://host:8470")
+    parser.add_argument(
+        "--coordinator",
+        metavar="URL",
+        help="https://host:8470, or a bucket such as s3://bucket/run",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", default="", help="of this worker, for a bucket"
+    )
     parser.add_argument(
         "--token-file", metavar="FILE", help="holds this worker's token"
     )
@@ -99,6 +111,13 @@ def parse(argv: Sequence[str]) -> WorkerOptions:
             raise ConfigError(
                 f"--{name.replace('_', '-')} is missing (--help explains)"
             )
+    if is_bucket(options.coordinator) != bool(options.name):
+        raise ConfigError(
+            f"--coordinator={options.coordinator} is a bucket: add --name=NAME, the "
+            "name that goes with the token"
+            if not options.name
+            else f"--name={options.name} is for buckets: leave it out, the token tells"
+        )
     if not options.patience > 0:
         raise ConfigError(f"--patience={options.patience:g} must be above 0 seconds")
     try:
@@ -107,6 +126,7 @@ def parse(argv: Sequence[str]) -> WorkerOptions:
         raise ConfigError(str(error)) from error
     return WorkerOptions(
         options.coordinator,
+        options.name,
         token,
         Path(options.ca) if options.ca else None,
         options.insecure,
@@ -126,23 +146,13 @@ def work(options: WorkerOptions) -> str:
 
 
 async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
-    try:
-        link = HttpLink(
-            options.url,
-            options.token,
-            options.ca,
-            insecure=options.insecure,
-            pace=Pace(patience=options.patience),
-            notice=_seldom(say),
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    link = _link(options, _seldom(say))
     identity = Identity(
         uuid.uuid4().hex,
         metadata.version("spheroid_jax"),
         str(jax.devices()[0].device_kind),
     )
-    async with link:
+    async with contextlib.aclosing(_Closing(link)):
         known = await link.register(Register(VERSION, *identity))
         say(f"{known.worker}: works for {options.url}")
         # Loading text and compiling take a while, which a lease doesn't wait for.
@@ -154,9 +164,44 @@ async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
         return await worker.run()
 
 
+class _Closing:
+    """What ``aclosing`` wants."""
+
+    def __init__(self, link: Link) -> None:
+        self.aclose = link.close
+
+
+def is_bucket(url: str) -> bool:
+    """Whether an address is that of a bucket."""
+    return url.partition("://")[0] in ("s3", "gs", "file", "memory")
+
+
+def _link(options: WorkerOptions, notice: Callable[[str], None]) -> Link:
+    pace = Pace(patience=options.patience)
+    try:
+        if is_bucket(options.url):
+            return BucketLink(
+                BlobStore(options.url),
+                options.name,
+                options.token.reveal(),
+                pace=pace,
+                notice=notice,
+            )
+        return HttpLink(
+            options.url,
+            options.token,
+            options.ca,
+            insecure=options.insecure,
+            pace=pace,
+            notice=notice,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _worker(
     options: WorkerOptions,
-    link: HttpLink,
+    link: Link,
     known: Registered,
     identity: Identity,
     say: Callable[[str], None],

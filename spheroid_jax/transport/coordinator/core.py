@@ -200,7 +200,8 @@ class Coordinator(Desk):
                 self.board.problem(f"{error}; trying again")
                 self.board.enter("closing", f"can't save: {error}")
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _RETRY_SECONDS)
+                    async with asyncio.timeout(_RETRY_SECONDS):
+                        await self._stopping.wait()
 
     def _facts(
         self, updates: list[AcceptedUpdate], seconds: float, closing: float
@@ -265,7 +266,9 @@ class Coordinator(Desk):
             **(losses or {}),
         }
         if losses is not None:
-            said = ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
+            said = ", ".join(
+                f"CE_{n.removeprefix('ce_')} {x:.3f}" for n, x in losses.items()
+            )
             board.say(f"after round {number}: {said} nats per byte on validation")
             board.history.ce.append({"round": number, **losses})
             try:
