@@ -104,8 +104,10 @@ class Board:
     async def news(self, seconds: float) -> None:
         """Waits for news, at most so long."""
         event = self._news
+        # Not wait_for: that of Python 3.11 may swallow a cancellation.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), min(max(seconds, 0.0), 3600.0))
+            async with asyncio.timeout(min(max(seconds, 0.0), 3600.0)):
+                await event.wait()
 
     @property
     def is_taken(self) -> bool:
