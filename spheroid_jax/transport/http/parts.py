@@ -64,6 +64,7 @@ class Part:
     turn: int = 0  # of the newest request for it
     cut: Callable[[], None] | None = None  # ends the transfer that is running
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    recording: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     def write(self, descriptor: int, piece: Piece) -> None:
         """Writes at the end; all of it or nothing."""
@@ -109,11 +110,15 @@ class Part:
         if there < self.size:
             self.size, self.hasher = there, None
 
-    def keep_record(self) -> None:
-        """Makes the part and then its record: a record alone means handed over."""
+    def keep_record(self, *, is_new: bool = True) -> None:
+        """Makes the part and then its record: a record alone means handed over.
+
+        Only a new part is made: another may be handed over at this moment.
+        """
         try:
-            with self.path.open("ab"):
-                pass
+            if is_new:
+                with self.path.open("ab"):
+                    pass
             new = self.path.with_suffix(".new")
             new.write_bytes(encode(Record(self.worker, self.upload)))
             new.replace(self.path.with_suffix(".json"))

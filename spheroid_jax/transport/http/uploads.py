@@ -10,6 +10,7 @@ Files are written and hashed in threads; the event loop only ever waits for them
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -79,6 +80,7 @@ class Uploads:
         """
         name = upload_name(worker, upload)
         part = self._parts.get(name)
+        is_new = part is None or part.handed
         if part is not None and not part.handed:
             there = part.upload
             if (there.bytes, there.sha256) != (upload.bytes, upload.sha256):
@@ -92,10 +94,15 @@ class Uploads:
         else:
             part = self._announce(name, worker, upload)
         try:
-            await self._run(part.keep_record)
+            async with part.recording:  # who announces it twice may do so at once
+                await self._run(functools.partial(part.keep_record, is_new=is_new))
         except Exception:
             self._forget(part)
             raise
+        if part.dropped:  # meanwhile, and its record was made again
+            if name not in self._parts:
+                self._forget(part)
+            raise unknown(name)
         return part.size
 
     def offset(self, worker: str, name: str) -> int:
