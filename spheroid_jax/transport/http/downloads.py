@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import struct
@@ -84,7 +85,7 @@ async def send_file(
             "this item isn't here any more", status=404, code="unknown"
         ) from error
     with file:
-        size = path.stat().st_size
+        size = os.fstat(file.fileno()).st_size  # its name may be gone already
         quoted = f'"{tag}"'
         response = web.StreamResponse(
             headers={
@@ -147,7 +148,12 @@ async def _send(
         finally:
             if not sending.done():
                 await _hang_up(request, sending)
-        count(sending.result())
+        try:
+            count(sending.result())
+        except RuntimeError as error:  # it closed before the first byte
+            if not transport.is_closing():
+                raise
+            raise ConnectionResetError("the peer is gone") from error
         start += length
 
 
