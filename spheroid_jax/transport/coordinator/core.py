@@ -68,6 +68,7 @@ class Coordinator(Desk):
         members.recount(ledger.noted("members", {}))
         members.last_trained = ledger.noted("last_trained", members.last_trained)
         history = History(ledger.rounds(), ledger.noted("ce", []), model.round)
+        members.updates = history.updates(settings.blocks)
         board = Board(settings, members, history, clock, say)
         board.before, board.round = ledger.noted("seconds", 0.0), model.round
         log.rewind(METHOD, model.round)
@@ -135,7 +136,7 @@ class Coordinator(Desk):
         """Returns ``close`` when the round is to be closed, or ``stop``."""
         board = self.board
         while not self._stopping.is_set():
-            now = board.now()
+            now, seen = board.now(), board.version
             for member in board.members.expire(now):
                 board.problem(f"{member.name} is gone: no sign of life")
                 board.tell()
@@ -155,7 +156,8 @@ class Coordinator(Desk):
                 if wake <= now:
                     return "close"
                 wake = min(wake, board.members.next_expiry())
-            await board.news(wake - now)
+            if board.version == seen:  # or there was news meanwhile
+                await board.news(wake - now)
         return "stop"
 
     async def _close(self) -> None:
@@ -178,6 +180,7 @@ class Coordinator(Desk):
         facts = self._facts(updates, board.now() - board.opened, board.now() - began)
         for update in updates:
             board.members.last_trained[update.block] = board.round
+            board.members.updates[update.block] += 1
         board.round = done
         self.parts = await self._in_thread(lambda: self._model.publish(self.published))
         board.history.add(done, facts)

@@ -55,6 +55,10 @@ class History:
         ages = collections.Counter(a for r in self.rounds for a in r["ages"])
         return [ages[age] for age in range(max(ages, default=0) + 1)]
 
+    def updates(self, blocks: int) -> list[int]:
+        """How many updates of each block were applied."""
+        return [sum(r["blocks"][block] for r in self.rounds) for block in range(blocks)]
+
     def participation(self, block: int, replicas: int) -> float:
         """Share of a block's slots heard over the last rounds."""
         recent = self.rounds[-PARTICIPATION_ROUNDS:]

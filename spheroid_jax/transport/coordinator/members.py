@@ -59,6 +59,7 @@ class Members:
         self._by_name: dict[str, Member] = {}
         self.held: dict[str, Slot] = {}
         self.last_trained = [-1] * blocks
+        self.updates = [0] * blocks
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_name.values())
@@ -146,7 +147,7 @@ class Members:
             self.held,
             self._blocks,
             self._replicas,
-            self.last_trained,
+            self._waited(),
         )
 
     def fill(self, taken: set[Slot], through: Collection[str] = ()) -> None:
@@ -174,7 +175,7 @@ class Members:
             {**holders, **self.held},
             self._blocks,
             self._replicas,
-            self.last_trained,
+            self._waited(),
             pinned=(*holders, *self.held),
         )
         for name in waiting & found.keys():
@@ -186,6 +187,12 @@ class Members:
             member = self.get(name)
             member.live, member.seen, member.order = True, now, order
             self.held[name] = Slot(*slot)
+
+    def _waited(self) -> list[int]:
+        """Larger for blocks that were trained later, or then more often."""
+        pairs = list(zip(self.last_trained, self.updates, strict=True))
+        ranks = {pair: rank for rank, pair in enumerate(sorted({*pairs}))}
+        return [ranks[pair] for pair in pairs]
 
     def counts(self) -> dict[str, Any]:
         """What is to outlive a restart."""

@@ -26,7 +26,7 @@ from spheroid_jax.transport.protocol import (
 from spheroid_jax.transport.updates import Encoding, write_update
 from tests.transport.tiny import TinyRun
 
-SECONDS = 60.0  # after which a test that waits has failed
+SECONDS = 15.0  # after which a test that waits has failed
 
 
 class Puppet:

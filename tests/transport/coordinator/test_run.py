@@ -239,9 +239,9 @@ def test_memory_does_not_grow_with_the_number_of_updates(tmp_path: Path) -> None
         three, eight = peak(3), peak(8)
         assert three >= 4 * size  # the measurement sees NumPy's memory
         assert eight - three < 1 << 19, (three, eight)
-        # 1 - 0 - 0 - mean of 0..7
+        # One, less the means of the first, the first three, and all eight.
         value = np.asarray(model.params["blocks"]["kernel"])
-        assert np.all(value == 1 - 3.5)
+        assert np.all(value == 1 - 0 - 1 - 3.5)
 
 
 def test_the_age_of_a_round_without_updates(tmp_path: Path) -> None:
