@@ -80,6 +80,7 @@ class FakeCoordinator:
         return self.items.get(digest)
 
     def worker_of(self, token: str) -> str | None:
+        token.encode("ascii")  # as the real one hashes it
         return TOKENS.get(token)
 
     def status(self) -> dict[str, Any]:
