@@ -260,6 +260,17 @@ def _trim(v: Values) -> str:
     )
 
 
+def _links(v: Values) -> str:
+    shaped = [f"hosts.{name}" for name in ("delay_seconds", "rate_bits", "loss")]
+    wrong = [field for field in shaped if v[field]]
+    if v["hosts.kind"] != "loopback" or not wrong:
+        return ""
+    return (
+        f"{wrong[0]}={v[wrong[0]]:g} shapes a link, and hosts.kind=loopback has none: "
+        "use proxy or namespaces"
+    )
+
+
 _EXCHANGE_CHECKS: tuple[Callable[[Values], str], ...] = (
     _deadline,
     _network_quorum,
@@ -268,6 +279,7 @@ _EXCHANGE_CHECKS: tuple[Callable[[Values], str], ...] = (
     _workers,
     _robust,
     _trim,
+    _links,
 )
 
 

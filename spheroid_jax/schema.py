@@ -33,6 +33,7 @@ STARTS = ("ramp", "skip")
 DELAYS = ("fixed", "uniform", "per_worker", "trace")
 ENCODINGS = ("float32", "bfloat16", "int8", "int4")
 DIGESTS = ("xxh3", "sha256")
+HOSTS = ("loopback", "proxy", "namespaces")
 RULES_OF_REPLICAS = ("mean", "trimmed_mean", "median")
 SCHEDULES = ("every", "round_robin", "periods")
 
@@ -190,6 +191,10 @@ _EXCHANGE: Mapping[str, Rule] = {
     "exchange.idle": _POSITIVE,
     "exchange.drain": _NOT_NEGATIVE,
     "exchange.quota": _POSITIVE,
+    "hosts.kind": one_of(HOSTS),
+    "hosts.delay_seconds": _NOT_NEGATIVE,
+    "hosts.rate_bits": _NOT_NEGATIVE,
+    "hosts.loss": number(float, Interval(0, 1, below=True)),
     "eval.every": _COUNT,
     "eval.windows": _COUNT,
     "eval.batch": _COUNT,

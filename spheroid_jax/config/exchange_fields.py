@@ -38,6 +38,13 @@ def exchange() -> ConfigDict:
     c.exchange.drain = 30.0  # seconds to let uploads end when asked to stop
     c.exchange.quota = 64.0  # GiB that uploads may take on the coordinator's disk
 
+    # Where experiments.run starts the processes; nobody else looks at it.
+    c.hosts = ConfigDict()
+    c.hosts.kind = "loopback"  # loopback | proxy | namespaces: docs/protocol.md
+    c.hosts.delay_seconds = 0.0  # of each worker's link, each way; not for loopback
+    c.hosts.rate_bits = 0.0  # bits per second of it, each way; 0 = any
+    c.hosts.loss = 0.0  # share of its segments that get lost
+
     c.outer = sections.outer()
     c.outer.recipe = "sgd learning_rate=1.0"  # the outer optimizer; docs/optim.md
 

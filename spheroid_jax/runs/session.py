@@ -16,6 +16,7 @@ from spheroid_jax.commandline import Options, parse
 from spheroid_jax.data import CorpusError, DataStateError
 from spheroid_jax.distributed import DistributedError
 from spheroid_jax.reports.log import MetricsError
+from spheroid_jax.runs.exchange.fleet import FleetError
 from spheroid_jax.runs.grid.execute import JOB_THREADS
 from spheroid_jax.runs.grid.results import ResultsError
 from spheroid_jax.runs.loop import TrainingError
@@ -25,6 +26,7 @@ from spheroid_jax.runs.workdir import (
     default_workdir,
     flatten,
 )
+from spheroid_jax.transport.ledger import LedgerError
 from spheroid_jax.validation import ConfigError, validate
 
 EXPECTED = (
@@ -32,6 +34,8 @@ EXPECTED = (
     ConfigError,
     DataStateError,
     DistributedError,
+    FleetError,
+    LedgerError,
     MetricsError,
     ResultsError,
     TrainingError,

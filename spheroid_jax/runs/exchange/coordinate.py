@@ -222,6 +222,9 @@ async def _serve(
                 task.result()
         if ended == "finished":
             await _say_goodbye(coordinator)
+            # With what the workers said of the last round.
+            counts = coordinator.board.members.counts()
+            await asyncio.to_thread(ledger.note, "members", counts)
         return ended
     finally:
         for task in beside:

@@ -33,7 +33,7 @@ def program(
     except ConfigError as error:
         print("error:", *str(error).split(), file=sys.stderr)
         return 2
-    _keep_compiled()
+    keep_compiled()
     try:
         ended = action(options)
     except (BucketError, LinkError, LedgerError) as error:
@@ -53,7 +53,7 @@ def program(
     return 130
 
 
-def _keep_compiled() -> None:
+def keep_compiled() -> None:
     """A program that is started again, after a crash above all, compiles no more."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

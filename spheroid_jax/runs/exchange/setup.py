@@ -1,5 +1,6 @@
 """What a configuration decides for a coordinator and for its workers, alike."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,19 @@ def config_from(plain: dict[str, Any], sha256: str, own: dict[str, str]) -> Conf
     validate(config)
     config.lock()
     return config
+
+
+def stored_config(path: Path) -> ConfigDict:
+    """A run's configuration, from its ``config.json``.
+
+    Raises:
+      ConfigError: there is none there, or it is another release's.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is no configuration: {error}") from error
+    return config_from(plain, manifests.sha256_of_json(plain), {})
 
 
 def exchange_folder(workdir: Path) -> Path:

@@ -1,0 +1,1 @@
+"""Reports of runs between processes: what the network cost, and what it changed."""
