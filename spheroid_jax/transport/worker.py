@@ -38,6 +38,7 @@ _REFUSALS = (
     *("corrupted", "quota"),
 )
 _ASK_SECONDS = 20.0  # a question for work is held open so long
+_REGISTRATIONS = 5  # for one call
 
 
 class Identity(NamedTuple):
@@ -350,13 +351,17 @@ class Worker:
         self._say(f"round {upload.round}: {verdict.verdict}, trained before")
 
     async def _known(self, call: Callable[[], Any]) -> Any:
-        """Calls, and registers first where the coordinator doesn't know us any more."""
-        try:
-            return await call()
-        except LinkError as error:
-            if error.code != "unknown" or error.status != 409:
-                raise
-        await self.register()
+        """Calls, and registers first where the coordinator doesn't know us any more.
+
+        It may be restarted again in between, so that happens a few times.
+        """
+        for _ in range(_REGISTRATIONS):
+            try:
+                return await call()
+            except LinkError as error:
+                if error.code != "unknown" or error.status != 409:
+                    raise
+            await self.register()
         return await call()
 
     async def _beat(self) -> None:
