@@ -16,7 +16,7 @@ from spheroid_jax.transport.http.retry import Again, Pace, Tools
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Upload, Uploading, Verdict
-from tests.faults.hosts import point
+from tests.faults.hosts import here, point
 from tests.faults.schedules import Trouble
 
 TIMEOUTS = Timeouts(connect=1.0, sock_connect=1.0, sock_read=0.5, stall=0.5)
@@ -96,17 +96,21 @@ class FaultyLink(HttpLink):
     ) -> Verdict:
         verdict = await super().submit(upload, path, progress)
         name = protocol.upload_name(self._worker, upload)
-        self._notes.seen.append(Seen(self._worker, name, verdict))
+        if not _is_dead():
+            self._notes.seen.append(Seen(self._worker, name, verdict))
         return verdict
 
     async def work(self, request: protocol.WorkRequest) -> protocol.Work:
         work = await super().work(request)
-        self._notes.rounds[self._worker].append(work.round)
+        if not _is_dead():
+            self._notes.rounds[self._worker].append(work.round)
         return work
 
     async def heartbeat(self, request: protocol.Heartbeat) -> protocol.Pulse:
         pulse = await super().heartbeat(request)
-        self._notes.rounds[f"{self._worker} (heartbeat)"].append(pulse.round)
+        if not _is_dead():
+            rounds = self._notes.rounds[f"{self._worker} (heartbeat)"]
+            rounds.append(pulse.round)
         return pulse
 
     @contextlib.asynccontextmanager
@@ -188,9 +192,11 @@ class FaultyLink(HttpLink):
                 timeout=aiohttp.ClientTimeout(total=2),
             ) as answer:
                 content = await answer.read()
-                self._notes.answers.append((request.kind, answer.status))
         except (aiohttp.ClientError, TimeoutError, OSError):
             return
+        if _is_dead():
+            return
+        self._notes.answers.append((request.kind, answer.status))
         self._notes.event(f"{self._worker}: {request.kind} again: {answer.status}")
         if answer.status == 200:
             self._note(request, content)
@@ -206,6 +212,12 @@ class FaultyLink(HttpLink):
                 if begun.verdict is not None:
                     seen = Seen(self._worker, begun.upload, begun.verdict)
                     self._notes.seen.append(seen)
+
+
+def _is_dead() -> bool:
+    """What a host hears while it is buried, it never heard."""
+    host = here()
+    return host is not None and host.dead.is_set()
 
 
 async def _short(seconds: float) -> None:
