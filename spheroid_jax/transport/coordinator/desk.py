@@ -113,8 +113,16 @@ class Desk:
     async def commit(self, worker: str, request: Upload, path: Path) -> Verdict:
         """See :class:`CoordinatorAPI`."""
         member = self._speaking(worker, request.session, ready=True)
-        verdict, is_new = await self.intake.take(worker, request, path)
+        try:
+            verdict, is_new = await self.intake.take(worker, request, path)
+        except ProtocolError as error:
+            if error.status >= 500 and not self.board.stuck:  # once, not at every try
+                self.board.stuck = True
+                self.board.problem(f"{worker}'s update isn't accepted: {error}")
+                self.board.tell()
+            raise
         if is_new:
+            self.board.stuck = False
             member.accepted += 1
             member.age_sum += verdict.age
             if request.round == verdict.applies_in == self.board.round:

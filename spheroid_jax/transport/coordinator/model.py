@@ -20,9 +20,15 @@ from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.checkpoints.leaves import block_item, named
 from spheroid_jax.partition import Params
 from spheroid_jax.rounds import Engine, init_outer, step_block, step_shared
+from spheroid_jax.transport.coordinator.broadcast import Broadcast
 from spheroid_jax.transport.items.published import Published
 from spheroid_jax.transport.protocol import Item
-from spheroid_jax.transport.updates import UpdateReader, Weighted, aggregate
+from spheroid_jax.transport.updates import (
+    Encoding,
+    UpdateReader,
+    Weighted,
+    aggregate,
+)
 
 BLOCK, INTERFACE = "block", "interface"
 
@@ -31,13 +37,16 @@ class ExchangeState(NamedTuple):
     """What a coordinator's checkpoint holds.
 
     Attributes:
-      params: the assembled model.
+      params: the assembled model, as workers have it.
+      ahead: how far the outer optimizer's model is from that, like ``params``, because
+        what is broadcast is rounded; empty where it isn't.
       outer: state of the outer optimizer.
       round: rounds done, int32 scalar.
       key: the run's random key; round r of a worker uses ``fold_in(key, r)``.
     """
 
     params: Params
+    ahead: Params
     outer: optax.OptState
     round: Array
     key: Array
@@ -76,6 +85,7 @@ class Model:
         judge: Callable[[Params], dict[str, float]],
         checkpoints: Checkpoints,
         directory: Path,
+        broadcast: Encoding | None = None,
     ) -> None:
         """Takes up the newest checkpoint, or saves a fresh model as round 0.
 
@@ -86,12 +96,15 @@ class Model:
           judge: parameters to losses on validation.
           checkpoints: of the run.
           directory: where they are.
+          broadcast: of what changed in a round, for workers who have the round before;
+            None: they fetch what changed as it is.
 
         Raises:
           spheroid_jax.checkpoints.CheckpointError: nothing can be restored or saved.
         """
         self._engine, self._rules, self._judge = engine, rules, judge
         self._checkpoints, self._directory = checkpoints, directory
+        self._broadcast = Broadcast(directory, broadcast) if broadcast else None
         self._step_block: Any = jax.jit(
             lambda *given: step_block(engine, *given), donate_argnums=(1, 2)
         )
@@ -168,7 +181,7 @@ class Model:
         """
         shared: dict[str, np.ndarray] = {}
         ages = []
-        params, outer = self._state.params, self._state.outer
+        params, outer = _sum(self._state.params, self._state.ahead), self._state.outer
         ordered = sorted(arrivals, key=lambda a: a.block)  # stable: order of slots
         for block, group in itertools.groupby(ordered, key=lambda a: a.block):
             ups = list(group)
@@ -187,8 +200,14 @@ class Model:
             params, outer = self._step_shared(
                 tree, outer, params, jnp.float32(np.mean(ages, dtype=np.float32))
             )
+        ahead = self._state.ahead
+        if self._broadcast is not None:
+            present = sorted({a.block for a in arrivals})
+            params, ahead = self._broadcast.step(
+                self._state.params, params, present, self._saved
+            )
         self._state = ExchangeState(
-            params, outer, self._state.round + 1, self._state.key
+            params, ahead, outer, self._state.round + 1, self._state.key
         )
         self._norms = _part_norms(params).tolist()
 
@@ -204,6 +223,8 @@ class Model:
             return
         self._checkpoints.save(self.round, self._state, {}, metric=metric, age=age)
         self._checkpoints.wait()
+        if self._broadcast is not None:
+            self._broadcast.publish(self.round)
         self._saved = self.round
 
     def is_finite(self) -> bool:
@@ -218,7 +239,8 @@ class Model:
         def fresh() -> ExchangeState:
             params, key = first()
             outer = init_outer(self._engine, params)
-            return ExchangeState(params, outer, jnp.int32(0), key)
+            ahead = jax.tree.map(jnp.zeros_like, params) if self._broadcast else {}
+            return ExchangeState(params, ahead, outer, jnp.int32(0), key)
 
         if self._checkpoints.latest() is None:
             state = jax.jit(fresh)()
@@ -253,6 +275,11 @@ class Model:
         return jax.tree.unflatten(
             jax.tree.structure(like), [jnp.asarray(leaves[n]) for n in names]
         )
+
+
+def _sum(params: Params, ahead: Params) -> Params:
+    """The outer optimizer's model."""
+    return jax.tree.map(jnp.add, params, ahead) if ahead else params
 
 
 @jax.jit
