@@ -21,6 +21,18 @@ class Connection(web.RequestHandler):
         super().__init__(*args, **options)
         self.gone: asyncio.Future[None] = options["loop"].create_future()
 
+    async def start(self) -> None:
+        """Serves the connection's requests; whatever happens, it ends then.
+
+        aiohttp 3.14 fails on a CONNECT without a target, and leaves the connection
+        open for ever.
+        """
+        try:
+            await super().start()
+        except Exception as error:
+            log.warning("a connection failed outside of a request: %r", error)
+            self.force_close()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """The peer hung up."""
         if not self.gone.done():
