@@ -60,8 +60,9 @@ class Registered(msgspec.Struct, frozen=True):
     """What a worker needs to know of the run."""
 
     protocol: int
-    run: str  # identifies the run, over restarts of the coordinator
-    worker: str  # the name that goes with the token
+    # A worker's folder is named after these two.
+    run: Name  # identifies the run, over restarts of the coordinator
+    worker: Name  # the name that goes with the token
     config: dict[str, Any]  # the whole configuration
     config_sha256: Digest  # of its JSON
     corpus_sha256: str  # of the text to train on

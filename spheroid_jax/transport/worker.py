@@ -37,6 +37,7 @@ _REFUSALS = (
     *("forbidden", "conflict", "unknown", "malformed", "too_large"),
     *("corrupted", "quota"),
 )
+_KINDS = ("block", "interface")  # of a worker's items, as load_part wants them
 _ASK_SECONDS = 20.0  # a question for work is held open so long
 _REGISTRATIONS = 5  # for one call
 
@@ -208,12 +209,18 @@ class Worker:
             seconds[phase] = time.monotonic() - began
 
     async def _fetch(self, work: Work) -> Any:
+        items = {kind: work.items[kind] for kind in _KINDS if kind in work.items}
+        if len(items) < len(_KINDS):
+            raise LinkError(
+                "the coordinator gives work without its items; install its release",
+                code="garbled",
+            )
         for last in (False, True):
-            got = {
-                kind: await self._cache.get(self._link, item, kind)
-                for kind, item in work.items.items()
-            }
-            places = got["block"].path, got["interface"].path
+            # Not what the coordinator calls them: they are folders here.
+            places = [
+                (await self._cache.get(self._link, item, kind)).path
+                for kind, item in items.items()
+            ]
             try:
                 return await asyncio.to_thread(
                     load_part, *places, self._trainer.abstract
@@ -221,7 +228,7 @@ class Worker:
             except manifests.Damage as damage:
                 if last:
                     raise LinkError(f"this disk: {damage}", code="disk") from damage
-                for kind, item in work.items.items():
+                for kind, item in items.items():
                     self._cache.discard(item, kind)
         raise AssertionError
 

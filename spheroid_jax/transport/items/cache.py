@@ -67,6 +67,7 @@ class ItemCache:
 
         Raises:
           LinkError: It can't be fetched.
+          ValueError: ``kind`` isn't a word.
         """
         path = self._path(item, kind)
         moved = await link.fetch(item, path, progress)
@@ -94,6 +95,8 @@ class ItemCache:
         self.close()
 
     def _path(self, item: Item, kind: str) -> Path:
+        if not kind.isidentifier():
+            raise ValueError(f"a kind of items is one word, not {kind!r:.80}")
         return self._root / kind / item.digest
 
     def _evict(self, newest: Path) -> None:
