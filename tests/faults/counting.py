@@ -23,7 +23,7 @@ from spheroid_jax import partition
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.objectives import Batch
 from spheroid_jax.rounds import Engine
-from spheroid_jax.transport.coordinator import ExchangeState, Model, Rules
+from spheroid_jax.transport.coordinator import Model, Rules
 from spheroid_jax.transport.ledger_rows import AcceptedUpdate
 from spheroid_jax.transport.trainer import Trainer
 
@@ -116,17 +116,13 @@ def _model(directory: Path, replicas: int, checkpoints: Checkpoints) -> Model:
     )
 
 
-def on_disk(directory: Path, replicas: int) -> ExchangeState:
-    """The newest complete checkpoint."""
-
-    def fresh() -> ExchangeState:
-        params = init(jax.random.key(0))
-        outer = engine(replicas).outer.init(params)
-        return ExchangeState(params, outer, jnp.int32(0), jax.random.key(0))
-
+def on_disk(directory: Path) -> tuple[int, Any]:
+    """Round and parameters of the newest complete checkpoint."""
+    abstract = jax.eval_shape(init, jax.random.key(0))
     with checkpoints_in(directory) as checkpoints:
-        state: ExchangeState = checkpoints.restore(jax.eval_shape(fresh))[0]
-    return state
+        round_ = checkpoints.latest()
+        assert round_ is not None
+        return round_, checkpoints.restore_params(abstract, round_)
 
 
 def expected(updates: Iterable[AcceptedUpdate]) -> tuple[np.ndarray, np.ndarray]:

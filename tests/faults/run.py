@@ -330,7 +330,11 @@ class _Run:
             lock = worker._cache._lock
             host.locks.append(lambda: fcntl.flock(lock, fcntl.LOCK_UN))
             host.stop = worker.stop  # type: ignore[attr-defined]
-            await worker.register()
+            try:
+                await worker.register()
+            except BaseException:
+                worker._cache.close()  # as the end of a process does
+                raise
             return await worker.run()
 
     # The rest.
@@ -446,10 +450,9 @@ def check(over: Over) -> None:
     """Raises Failure, with the schedule and all events, if an invariant is broken."""
     with Ledger.open(over.directory / "ledger.db") as ledger:
         updates, kept = ledger.remembered(), ledger.accepted()
-    state = counting.on_disk(over.directory / "checkpoints", over.schedule.replicas)
-    params = state.params
+    last, params = counting.on_disk(over.directory / "checkpoints")
     wrong = [
-        *_wrong_rounds(over, int(state.round)),
+        *_wrong_rounds(over, last),
         *_wrong_verdicts(over, {u.name: u for u in updates}),
         *wrong_sums(
             updates,
@@ -457,6 +460,7 @@ def check(over: Over) -> None:
             np.asarray(params["interface"]["shared"]),
         ),
         *_left_over(over, kept),
+        *_given_up(over),
         *(f"the server logged: {line}" for line in over.errors),
         *(
             f"a repeated {what} was answered with {status}"
@@ -511,6 +515,17 @@ def _wrong_verdicts(over: Over, updates: dict[str, AcceptedUpdate]) -> list[str]
         elif updates[name].applies_in >= over.schedule.rounds:
             wrong.append(f"{name} is accepted for after the end of the run")
     return wrong
+
+
+def _given_up(over: Over) -> list[str]:
+    """Workers that ended by themselves, where no flipped bit explains it."""
+    if over.happened["wire flip"]:
+        return []
+    return [
+        f"{who} ended: {how}"
+        for who, how in over.ended.items()
+        if how.startswith("LinkError") and "another process has taken over" not in how
+    ]
 
 
 def _left_over(over: Over, kept: list[AcceptedUpdate]) -> list[str]:

@@ -86,6 +86,15 @@ def test_a_round_that_is_done_again_after_a_restart_is_noticed(tmp_path: Path) -
         check(over._replace(rounds=[*over.rounds, 1]))
 
 
+def test_no_worker_ends_as_its_coordinator_is_restarted_again_and_again(
+    tmp_path: Path,
+) -> None:
+    strikes = tuple(Strike("serve announce.before", nth, "kill") for nth in (1, 2, 2))
+    over = play(CALM._replace(coordinator=strikes, workers=("w0",)), tmp_path)
+    check(over)
+    assert over.ended == {"w0.0": "finished"}
+
+
 def test_a_worker_that_is_gone_is_done_without(tmp_path: Path) -> None:
     gone = {"w1": (Strike("ask commit.before", 2, "gone"),)}
     over = play(CALM._replace(strikes=gone), tmp_path)
