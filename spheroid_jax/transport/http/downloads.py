@@ -19,6 +19,7 @@ from spheroid_jax.transport.protocol import ProtocolError
 # The kernel says how much of a piece has arrived; elsewhere a piece is the measure.
 _TELLS = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
 PIECE = 4 << 20 if _TELLS else 256 << 10  # bytes for one call of sendfile
+TLS_PIECE = 256 << 10  # bytes read, encrypted and sent at a time
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
 _ACKED = struct.Struct("Q")  # tcpi_bytes_acked
 _ACKED_AT = 120
@@ -108,7 +109,7 @@ async def send_file(
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD and stop > start:
             try:
-                await _send(request, file, start, stop, limits, count)
+                await _send(request, response, file, start, stop, limits, count)
             except OSError:  # who asked is gone or was cut; nobody to tell
                 if request.transport is not None:
                     request.transport.abort()
@@ -117,6 +118,7 @@ async def send_file(
 
 async def _send(
     request: web.Request,
+    response: web.StreamResponse,
     file: BinaryIO,
     start: int,
     stop: int,
@@ -126,12 +128,20 @@ async def _send(
     loop = asyncio.get_running_loop()
     pace = Pace(limits, loop.time())
     acked = _acked(request)
+    # asyncio has a sendfile over TLS, too: it moves 16 KiB at a time, and now and then
+    # fails as aiohttp is told to resume writing that it hasn't paused.
+    is_secured = request.get_extra_info("sslcontext") is not None
+    largest = TLS_PIECE if is_secured else PIECE
     while start < stop:
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer is gone")
-        length = min(PIECE, stop - start)
-        sending = asyncio.ensure_future(loop.sendfile(transport, file, start, length))
+        length = min(largest, stop - start)
+        sending = asyncio.ensure_future(
+            _write(response, file, start, length)
+            if is_secured
+            else loop.sendfile(transport, file, start, length)
+        )
         try:
             while not sending.done():
                 # Often enough to see bytes move before the deadline.
@@ -155,6 +165,17 @@ async def _send(
                 raise
             raise ConnectionResetError("the peer is gone") from error
         start += length
+
+
+async def _write(
+    response: web.StreamResponse, file: BinaryIO, start: int, length: int
+) -> int:
+    """Sends a part of a file through the process; how much."""
+    data = await asyncio.to_thread(os.pread, file.fileno(), length, start)
+    if len(data) < length:
+        raise OSError("the file has an early end")
+    await response.write(data)
+    return length
 
 
 async def _hang_up(request: web.Request, sending: asyncio.Future[int]) -> None:
