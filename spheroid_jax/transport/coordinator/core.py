@@ -280,7 +280,9 @@ class Coordinator(Desk):
                 board.problem(str(error))
         step = number * board.settings.local_steps
         try:
-            self._log.write(METHOD, number, record, step=step, seconds=seconds)
+            await asyncio.to_thread(
+                self._log.write, METHOD, number, record, step=step, seconds=seconds
+            )
         except OSError as error:
             board.problem(f"metrics of round {number} not written: {error.strerror}")
         board.tell()

@@ -49,10 +49,10 @@ class Desk:
             )
         board = self.board
         known = board.members.get(worker).session == request.session
-        board.members.register(worker, request, board.now())
+        member = board.members.register(worker, request, board.now())
         if not known:
-            board.say(f"{worker} is here ({request.device or 'unknown device'})")
-        board.tell()
+            board.say(f"{worker} is here ({member.device or 'unknown device'})")
+            board.tell()
         return Registered(
             protocol=VERSION,
             run=self._run_id,
@@ -67,11 +67,14 @@ class Desk:
         board = self.board
         ends = board.now() + request.wait
         member = self._speaking(worker, request.session, ready=True)
-        if member.after != request.after:
-            member.after = request.after
+        # Nobody is through with a round that isn't open yet: who says so was there
+        # before the run was put back, or would have rounds pass with nothing in them.
+        after = request.after if request.after <= board.round else -1
+        if member.after != after:
+            member.after = after
             board.tell()
         while True:
-            work = self._offer(member, request.after)
+            work = self._offer(member, after)
             remaining = ends - board.now()
             if work.do != "wait" or remaining <= 0:
                 return work
@@ -179,8 +182,9 @@ class Desk:
             return Work("wait", why="a spare: every slot is taken", round=board.round)
         if after >= board.round or slot in board.heard:
             return Work("wait", why="the round is still open", round=board.round)
-        member.working, member.doing = board.round, "fetching"
-        board.tell()
+        if (member.working, member.doing) != (board.round, "fetching"):
+            member.working, member.doing = board.round, "fetching"
+            board.tell()
         deadline = board.settings.policy.deadline
         left = board.opened + deadline - board.now()
         return Work(

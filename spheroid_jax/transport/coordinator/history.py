@@ -23,10 +23,16 @@ class History:
             maxlen=SHOWN_PROBLEMS
         )
         self._bytes = {"bytes_up": 0, "bytes_down": 0}
+        # Kept up to date: whoever looks at the status, often, doesn't go through all.
+        self._total = {
+            way: sum(r[f"bytes_{way}"] for r in self.rounds) for way in ("down", "up")
+        }
+        self._ages = collections.Counter(a for r in self.rounds for a in r["ages"])
 
     def add(self, number: int, facts: Mapping[str, Any]) -> None:
         """A round is done."""
         self.rounds.append({"round": number, **facts})
+        self._ages.update(facts["ages"])
 
     def problem(self, text: str, seconds: float) -> None:
         """Something an operator should know; ``seconds`` since the start of the run."""
@@ -36,6 +42,8 @@ class History:
         """Bytes over the wire, seen from the workers."""
         self._bytes["bytes_down"] += down
         self._bytes["bytes_up"] += up
+        self._total["down"] += down
+        self._total["up"] += up
 
     def take_bytes(self) -> dict[str, int]:
         """Bytes since the last call."""
@@ -44,16 +52,11 @@ class History:
 
     def total_bytes(self) -> dict[str, int]:
         """Bytes of all rounds, and of the open one."""
-        return {
-            way: self._bytes[f"bytes_{way}"]
-            + sum(r[f"bytes_{way}"] for r in self.rounds)
-            for way in ("down", "up")
-        }
+        return dict(self._total)
 
     def staleness(self) -> list[int]:
         """How many updates were applied at which age."""
-        ages = collections.Counter(a for r in self.rounds for a in r["ages"])
-        return [ages[age] for age in range(max(ages, default=0) + 1)]
+        return [self._ages[age] for age in range(max(self._ages, default=0) + 1)]
 
     def updates(self, blocks: int) -> list[int]:
         """How many updates of each block were applied."""

@@ -78,14 +78,16 @@ class Members:
     def register(self, name: str, request: Register, now: float) -> Member:
         """A process of the worker starts; it speaks for it from now on.
 
-        One that comes to a coordinator that was restarted goes on where it was.
+        Its lease and slot are those of the process before it: they run out unless it
+        asks for work in time.
         """
         member = self.get(name)
         if member.session != request.session:
-            if member.session:
-                self.leave(member)
-            member.session, member.ready, member.after = request.session, False, -1
-        member.seen, member.device = now, request.device
+            member.session, member.ready = request.session, False
+            member.working = member.after = -1
+        # Shown on terminals.
+        member.device = "".join(c if c.isprintable() else " " for c in request.device)
+        member.seen = now
         return member
 
     def known(self, name: str, session: str) -> Member:
@@ -166,6 +168,9 @@ class Members:
         for name in through:
             if self.held.get(name) not in taken:
                 self.held.pop(name, None)
+        # Asked by every spare at all news: mostly there is nothing to give.
+        if len(taken.union(self.held.values())) >= self._blocks * self._replicas:
+            return
         # What is taken counts as held, also by those who are gone: others are free.
         gone = sorted(taken - set(self.held.values()))
         holders = {f"/{number}": slot for number, slot in enumerate(gone)}
