@@ -75,6 +75,8 @@ class Item(msgspec.Struct, frozen=True):
 
     digest: Digest
     bytes: Count  # of its data
+    base: str = ""  # an older item, from which a step leads to it; empty: none
+    step_bytes: Count = 0  # of that step
 
 
 class WorkRequest(msgspec.Struct, frozen=True):

@@ -62,6 +62,10 @@ class BucketItems:
             yield await self._tried("fetching data", attempt)
             start += size
 
+    def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+        """See ``ItemSource``: steps don't go through a bucket, items are read whole."""
+        raise self._gone(item)
+
     def _gone(self, item: Item) -> LinkError:
         return LinkError(
             f"{self.url}: item {item.digest[:12]} isn't there, its round is over: ask "

@@ -175,14 +175,28 @@ class HttpLink:
 
         A connection that breaks is followed by another, from the byte it got to.
         """
-        tries = self.tries("fetching an item")
         path = f"/items/{item.digest}/data"
+        async with contextlib.aclosing(self._read(path, start, stop, item.bytes)) as r:
+            async for chunk in r:
+                yield chunk
+
+    async def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+        """The step from the item's base to it, unverified; as ``read_data``."""
+        path, size = f"/items/{item.digest}/step", item.step_bytes
+        async with contextlib.aclosing(self._read(path, 0, size, size)) as r:
+            async for chunk in r:
+                yield chunk
+
+    async def _read(
+        self, path: str, start: int, stop: int, size: int
+    ) -> AsyncGenerator[bytes, None]:
+        tries = self.tries("fetching an item")
         at = start
         while at < stop:
             asked = {"Range": f"bytes={at}-{stop - 1}"}
             try:
                 async with self.ask("GET", path, headers=asked) as answer:
-                    answers.check_range(answer, at, stop, item.bytes)
+                    answers.check_range(answer, at, stop, size)
                     async for chunk in answer.content.iter_any():
                         at += len(chunk)
                         if at > stop:

@@ -20,7 +20,7 @@ from spheroid_jax.transport.protocol import ProtocolError
 WORKER = web.RequestKey("worker", str)  # who asks; set once the token is checked
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,16}", re.ASCII)
-_FILES = {"index": "index.0.json", "data": "data.0"}
+_FILES = {"index": "index.0.json", "data": "data.0", "step": "step.0"}
 _Result = TypeVar("_Result")
 
 
@@ -80,11 +80,11 @@ class Routes:
         return web.Response(status=204)
 
     async def item(self, request: web.Request) -> web.StreamResponse:
-        """GET and HEAD /v1/items/DIGEST/index or data."""
+        """GET and HEAD /v1/items/DIGEST/index, data or step."""
         digest, file = request.match_info["digest"], request.match_info["file"]
         known = _DIGEST.fullmatch(digest) and file in _FILES
         directory = self._coordinator.item(digest) if known else None
-        if directory is None:
+        if directory is None or not (directory / _FILES[file]).is_file():
             raise ProtocolError("there is no such item", status=404, code="unknown")
         worker = request[WORKER]
         with self._downloading.enter(worker):

@@ -19,6 +19,7 @@ from spheroid_jax.checkpoints.threads import parallel
 from spheroid_jax.transport.items import index, pieces
 from spheroid_jax.transport.items.index import DATA, INDEX, Piece
 from spheroid_jax.transport.items.pieces import PART
+from spheroid_jax.transport.items.steps import STEP, take_step
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 
@@ -42,6 +43,12 @@ class ItemSource(Protocol):
         self, item: Item, start: int, stop: int
     ) -> AsyncGenerator[bytes, None]:
         """Exactly the bytes from ``start`` to ``stop`` of the data, in some chunks."""
+
+    def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+        """The step from ``item.base`` to it, ``item.step_bytes`` bytes.
+
+        LinkError ``unknown``: there is none any more; then the data are read.
+        """
 
 
 async def fetch(
@@ -149,6 +156,28 @@ class _Fetch:
             yield
         finally:
             os.close(self._file)
+
+    async def _step(self, pool: ThreadPoolExecutor) -> None:
+        """Comes from an older item to this one, where that is here and a step leads."""
+        item, base = self._item, self._target.with_name(self._item.base or "none")
+        older = Item(item.base, item.bytes) if item.base else item
+        loop = asyncio.get_running_loop()
+        if not item.base or not await asyncio.to_thread(index.holds, base, older):
+            return
+        path = self._part / STEP
+        try:
+            with path.open("wb") as file:
+                async for chunk in self._source.read_step(item):
+                    self._moved += len(chunk)
+                    await loop.run_in_executor(pool, file.write, chunk)
+        except LinkError as error:
+            if error.code not in ("unknown", "garbled"):
+                raise
+        else:
+            content = (self._part / INDEX).read_bytes()
+            await loop.run_in_executor(pool, take_step, base, content, path, self._file)
+        finally:
+            path.unlink(missing_ok=True)
 
     def _take_what_is_here(self) -> None:
         """What an interrupted fetch left, then equal pieces of other items."""

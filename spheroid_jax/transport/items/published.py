@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spheroid_jax import manifests
 from spheroid_jax.transport.items.index import DATA, INDEX
+from spheroid_jax.transport.items.steps import STEP, base_of
 from spheroid_jax.transport.protocol import Item
 
 
@@ -72,4 +73,5 @@ def _item(directory: Path, digest: str) -> Item:
         )
     size = index["bytes"]
     manifests.check_size(directory / DATA, size)
-    return Item(digest, size)
+    base, step_bytes = base_of(directory / STEP)
+    return Item(digest, size, base, step_bytes)
