@@ -153,7 +153,10 @@ class Trainer:
             with np.load(path, allow_pickle=False) as stored:
                 if int(stored["round"]) >= before:
                     return None
-                leaves = [stored[f"leaf.{name}"] for name in wanted]
+                leaves = [
+                    _typed(stored[f"leaf.{name}"], like)
+                    for name, like in wanted.items()
+                ]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         for leaf, like in zip(leaves, wanted.values(), strict=True):
@@ -183,6 +186,12 @@ class Trainer:
             key,
         )
         return jax.tree.map(difference, part, returned), state, metrics["loss"]
+
+
+def _typed(leaf: np.ndarray, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    """NumPy's files keep bfloat16 as bytes without a type."""
+    untyped = leaf.dtype.kind == "V" and leaf.dtype.itemsize == like.dtype.itemsize
+    return leaf.view(like.dtype) if untyped else leaf
 
 
 def _before(path: Path) -> Path:

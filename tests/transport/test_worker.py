@@ -151,10 +151,11 @@ def test_the_coordinator_is_restarted(
 ) -> None:
     """Workers register anew by themselves, and no round is trained twice."""
     run = tiny_run(tmp_path)
+    up = [True]
 
     class Patient(DirectLink):
         async def _say(self, method: str, *arguments: Any) -> Any:
-            while run.coordinator is None:
+            while not up:
                 await asyncio.sleep(0.005)
             return await super()._say(method, *arguments)
 
@@ -167,11 +168,10 @@ def test_the_coordinator_is_restarted(
                     await worker.register()
                 tasks = [asyncio.create_task(worker.run()) for worker in workers]
                 await opened(run, 1)
-            del run.coordinator
-            run.coordinator = None  # type: ignore[assignment]
-            run.close()
+            up.clear()
             await asyncio.sleep(0.1)
-            run._open()
+            run.reopen()
+            up.append(True)
             async with running(run) as task:
                 assert await asyncio.gather(*tasks) == ["finished"] * 2
                 await task
@@ -258,7 +258,7 @@ def test_a_graceful_stop_sends_the_update_in_hand(tmp_path: Path) -> None:
                 b.stop()
                 return original(*args)
 
-            b._trainer = Wrapped(b._trainer, train)
+            b._trainer = Wrapped(b._trainer, train)  # type: ignore[assignment]
             for worker in (a, b):
                 await worker.register()
             other = asyncio.create_task(a.run())
@@ -391,7 +391,8 @@ def test_what_is_on_disk_of_another_model_is_ignored(
         place.mkdir(parents=True)
         other = {"block.kernel": np.ones((3, 3), np.float32)}
         Feedback(other).save(place / "owed")
-        np.savez(place / "inner.npz", round=np.int64(-1), **{"leaf.x": np.ones(3)})
+        strange: dict[str, Any] = {"round": np.int64(-1), "leaf.x": np.ones(3)}
+        np.savez(place / "inner.npz", **strange)
         (place / "before.inner.npz").write_bytes(b"PK\x03\x04 no zip after all")
         outbox = tmp_path / "workers" / name / "outbox"
         outbox.mkdir()

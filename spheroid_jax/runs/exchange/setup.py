@@ -119,6 +119,12 @@ def encoding_of(config: ConfigDict) -> Encoding:
     return Encoding(config.exchange.encoding, config.exchange.zstd)
 
 
+def broadcast_of(config: ConfigDict) -> Encoding | None:
+    """How the coordinator writes what changed; None: as it is."""
+    kind = config.exchange.broadcast
+    return None if kind == "full" else Encoding(kind, config.exchange.zstd)
+
+
 def identity_of(config: ConfigDict) -> dict[str, Any]:
     """What a checkpoint must agree with."""
     return {"method": METHOD, **training_identity(config)}
@@ -172,7 +178,13 @@ def config_from(plain: dict[str, Any], sha256: str, own: dict[str, str]) -> Conf
         )
     config = KINDS["exchange"]()
     known = leaves(config)
-    given = leaves(ConfigDict(plain))
+    try:
+        given = leaves(ConfigDict(plain))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"the coordinator's configuration has a field that can't be one "
+            f"({' '.join(str(error).split())[:200]}); install the coordinator's release"
+        ) from error
     for field in sorted(known.keys() ^ given.keys()):
         where = "here" if field in known else "at the coordinator"
         raise ConfigError(

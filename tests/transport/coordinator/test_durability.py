@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,7 +190,7 @@ def _digest(directory: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def snaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Snap]]:
+def snaps(tmp_path_factory: pytest.TempPathFactory) -> list[Snap]:
     run = tiny_run(tmp_path_factory.mktemp("snapped"))
     snapshots = Snapshots(run, tmp_path_factory.mktemp("copies"))
     with pytest.MonkeyPatch.context() as patch:
