@@ -3,9 +3,10 @@
 Tables and plots are made from ``metrics.jsonl``, so anyone can redraw them.
 """
 
+import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -111,7 +112,13 @@ class MetricsLog:
         # Its own file name only counts seconds, and a second writer would overwrite.
         unique = f".{time.time_ns()}"
         folder = str(self._tensorboard / method)
-        return SummaryWriter(folder, filename_suffix=unique, **options)
+        writer = SummaryWriter(folder, filename_suffix=unique, **options)
+        # Its thread would end at an error of the disk, and the next record but a few
+        # wait for that thread for ever. It is a mirror: the file tells of the disk.
+        events = writer.file_writer.event_writer._ev_writer
+        events.write_event = _unless_refused(events.write_event)
+        events.flush = _unless_refused(events.flush)
+        return writer
 
     def _replace(self, records: Iterable[Mapping[str, Any]]) -> None:
         write_atomic(self._path, "".join(to_json(r) + "\n" for r in records))
@@ -139,6 +146,15 @@ class NoLog(MetricsLog):
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def _unless_refused(action: Callable[..., Any]) -> Callable[..., Any]:
+    def tried(*given: Any) -> Any:
+        with contextlib.suppress(OSError):
+            return action(*given)
+        return None
+
+    return tried
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

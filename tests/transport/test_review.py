@@ -1,21 +1,36 @@
 """What a hostile or unlucky peer, disk or moment must not do to a run."""
 
 import asyncio
+import errno
+import hashlib
+import resource
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from spheroid_jax.reports.log import MetricsLog, read_metrics
+from spheroid_jax.runs.exchange import coordinate, frame
+from spheroid_jax.transport.assignment import Slot
+from spheroid_jax.transport.coordinator.history import History
+from spheroid_jax.transport.coordinator.members import Members
+from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.items.cache import ItemCache
 from spheroid_jax.transport.protocol import (
     Item,
     ProtocolError,
+    Register,
     Registered,
+    Upload,
+    Verdict,
     Work,
     decode,
     encode,
 )
+from tests.transport.coordinator.puppets import Puppet, opened, running
 from tests.transport.tiny import DirectLink, TinyRun
 
 SECONDS = 15.0
@@ -75,3 +90,205 @@ def test_what_a_coordinator_calls_a_worker_is_a_files_name(field: str) -> None:
     )
     with pytest.raises(ProtocolError, match=field):
         decode(encode(told), Registered)
+
+
+def test_a_round_that_is_yet_to_come_is_not_given_up(tmp_path: Path) -> None:
+    """One worker alone can't have all rounds pass with nothing in them."""
+    run = TinyRun(tmp_path, rounds=50, blocks=1)
+
+    async def scenario() -> None:
+        async with running(run):
+            ada = await Puppet(run, "ada").join()
+            await opened(run, 0)
+            work = await ada.ask(after=2**31)
+            assert (work.do, work.round) == ("train", 0)
+            await asyncio.sleep(0.1)
+            assert run.coordinator.board.round == 0
+
+    asyncio.run(scenario())
+    run.close()
+
+
+def test_being_given_the_same_work_again_is_no_news(tmp_path: Path) -> None:
+    """Everyone who waits looks again at news; one worker alone makes few."""
+    run = TinyRun(tmp_path, workers=2)
+
+    async def scenario() -> None:
+        async with running(run):
+            ada, bob = [await Puppet(run, name).join() for name in ("ada", "bob")]
+            await opened(run, 0)
+            await ada.ask()
+            await bob.ask()
+            seen = run.coordinator.board.version
+            for _ in range(5):
+                await ada.ask()
+                await ada.register()
+            assert run.coordinator.board.version == seen
+
+    asyncio.run(scenario())
+    run.close()
+
+
+def test_a_device_is_one_line_on_a_terminal() -> None:
+    members = Members(1, 1, 10.0)
+    device = "cpu\x1b]0;owned\x07\nround 7/7: all is well\u2028"
+    member = members.register("ada", Register(1, "0" * 32, device=device), 0.0)
+    assert member.device.isprintable()
+    assert member.device.startswith("cpu ]0;owned")
+
+
+def test_spares_get_what_is_free_and_nothing_else() -> None:
+    members = Members(2, 1, 10.0)
+    for number, name in enumerate("abcd"):
+        members.register(name, Register(1, f"{number:032x}"), 0.0)
+        members.speaking(name, f"{number:032x}", 0.0, ready=True)
+    members.reassign()
+    assert members.held == {"a": Slot(0, 0), "b": Slot(1, 0)}
+    members.fill(set())
+    assert members.held.keys() == {"a", "b"}
+    members.leave(members.get("b"))
+    members.fill({Slot(1, 0)})  # heard of already
+    assert members.held.keys() == {"a"}
+    members.fill(set())
+    assert members.held == {"a": Slot(0, 0), "c": Slot(1, 0)}
+
+
+def test_a_look_at_a_long_run_is_as_quick_as_at_a_short_one() -> None:
+    """By counts that are kept; they are those of the rounds, also after a restart."""
+
+    class Untouchable(list):
+        def __iter__(self) -> Any:
+            raise AssertionError("all rounds were gone through")
+
+    rows = [
+        (n, {"ages": [0, n % 3], "bytes_up": 5, "bytes_down": 7, "blocks": [2]})
+        for n in range(1, 10)
+    ]
+    history = History(rows, [], 9)
+    history.count_bytes(down=1, up=2)
+    history.add(10, {"ages": [0, 4], **history.take_bytes(), "blocks": [2]})
+    history.rounds = Untouchable(history.rounds)
+    assert history.staleness() == [13, 3, 3, 0, 1]
+    assert history.total_bytes() == {"down": 64, "up": 47}
+
+
+def test_parts_are_dropped_where_they_are_made(tmp_path: Path) -> None:
+    """On the event loop: from a thread, it changes under the loop's hands."""
+    run = TinyRun(tmp_path, rounds=2, blocks=1)
+    dropped: list[tuple[int, bool]] = []
+
+    class Parts:
+        def drop(self, before: int) -> None:
+            here = threading.current_thread() is threading.main_thread()
+            dropped.append((before, here))
+
+    class Given:
+        class network:
+            max_age, late = 4, "drop"
+
+    async def scenario() -> None:
+        async with running(run) as task:
+            tidying = asyncio.create_task(
+                coordinate._tidy(run.coordinator, Parts(), Given())  # type: ignore[arg-type]
+            )
+            ada = await Puppet(run, "ada").join()
+            for round_ in range(2):
+                await opened(run, round_)
+                for _ in range(3):
+                    await ada.beat("training", round_)
+                    await ada.beat("waiting", round_)
+                    await asyncio.sleep(0.01)
+                await ada.once()
+            await task
+            await asyncio.sleep(0.01)
+            tidying.cancel()
+
+    asyncio.run(scenario())
+    assert dropped == [(0, True), (1, True), (2, True)]
+    run.close()
+
+
+def test_handed_over_updates_leave_no_pile(tmp_path: Path) -> None:
+    """Who sends attempt after attempt that is rejected takes no more and more."""
+    uploads = Uploads(tmp_path, 1 << 20, each=3)
+
+    class Rejects:
+        async def commit(self, worker: str, upload: Upload, path: Path) -> Verdict:
+            path.unlink()
+            return Verdict("rejected", "no")
+
+    async def scenario() -> None:
+        for attempt in range(12):
+            upload = Upload(
+                "0" * 32, 0, 0, 0, attempt, 0, hashlib.sha256().hexdigest(), ""
+            )
+            await uploads.begin("ada", upload)
+            name = f"0-0-ada-{attempt}"
+            said = await uploads.commit("ada", name, Rejects())  # type: ignore[arg-type]
+            assert said.verdict == "rejected"
+            assert len(list(tmp_path.iterdir())) <= 4
+        assert len(uploads._parts) <= 4
+
+    asyncio.run(scenario())
+    uploads.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux")
+def test_a_line_that_can_not_be_printed_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open("/dev/full", "w", encoding="ascii") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        frame.say("the disk is full")
+        frame.say("café")
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="space"):
+            full.close()
+
+
+def test_a_disk_that_refuses_records_is_not_waited_for(tmp_path: Path) -> None:
+    """tensorboardX's thread ends at an error; its queue has room for ten records."""
+
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write() -> None:
+        with MetricsLog(tmp_path) as log:
+            log.write("m", 1, {"a": 1.0}, step=1, seconds=0.0)
+            events = log._writers["m"].file_writer.event_writer._ev_writer
+            events._py_recordio_writer.write = refuse
+            events._py_recordio_writer.flush = refuse
+            for round_ in range(2, 40):
+                log.write("m", round_, {"a": 1.0, "b": 2.0}, step=1, seconds=0.0)
+            events._py_recordio_writer.flush = lambda: None
+
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    writing.join(SECONDS)
+    assert not writing.is_alive()
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 39
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "connections", "raised"),
+    [
+        (1024, 1 << 20, 1024, 2304),
+        (1024, 1024, 384, None),
+        (1 << 16, 1 << 20, 1024, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 1024, None),
+        (64, 64, 16, None),
+    ],
+)
+def test_connections_leave_files_to_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+    soft: int,
+    hard: int,
+    connections: int,
+    raised: int | None,
+) -> None:
+    """A stranger who only connects must not have a checkpoint fail."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, to: asked.append(to))
+    assert coordinate._connections() == connections
+    assert [to[0] for to in asked if to[0] != soft] == ([raised] if raised else [])

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import resource
 import signal
 import ssl
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from spheroid_jax.commandline import Parser, configured
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import setup
+from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.opening import corpus_lines
 from spheroid_jax.runs.workdir import WorkdirError, open_workdir
 from spheroid_jax.transport.bucket.coordinator_side import serve_bucket
@@ -30,6 +32,7 @@ from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.lock import Lock
 
+_OTHER_FILES = 256  # that may be open besides connections and what they move
 _FAREWELL = 60.0  # seconds in which workers may ask and hear that the run is over
 
 
@@ -160,7 +163,7 @@ def coordinate(options: CoordinatorOptions) -> str:
         MetricsLog(workdir) as log,
     ):
         for line in _opening(config, corpus, workdir):
-            print(line, flush=True)
+            say(line)
         keys, init = setup.keys_of(config), setup.init_of(config)
         engine, weigh = setup.engine_of(config)
         model = Model(
@@ -191,15 +194,15 @@ async def _serve(
         ledger,
         folder / "updates",
         log,
-        say=lambda line: print(line, flush=True),
+        say=say,
     )
     uploads = Uploads(folder / "uploads", int(config.exchange.quota * 2**30))
-    limits = Limits(idle=config.exchange.idle)
+    limits = Limits(idle=config.exchange.idle, connections=_connections())
     app = make_app(
         coordinator, uploads, limits, [lambda app: add_dashboard(app, coordinator)]
     )
     server = await serve(app, options.host, options.port, options.context)
-    print(_welcome(options, server, coordinator), flush=True)
+    say(_welcome(options, server, coordinator))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, coordinator.stop)
@@ -233,6 +236,24 @@ async def _serve(
         await server.close()
 
 
+def _connections() -> int:
+    """How many there may be, so that files can be opened for all of them, and more.
+
+    Or a stranger who only connects would have checkpoints fail.
+    """
+    most = Limits.connections
+    wanted = 2 * most + _OTHER_FILES  # a socket, and the file that goes over it
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    if soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    return max(16, min(most, (soft - _OTHER_FILES) // 2))
+
+
 async def _serve_bucket(
     options: CoordinatorOptions,
     bucket: BlobStore,
@@ -259,10 +280,12 @@ async def _serve_bucket(
 async def _tidy(coordinator: Coordinator, uploads: Uploads, config: ConfigDict) -> None:
     """Deletes half uploads of rounds that are too long ago."""
     kept = config.network.max_age if config.network.late == "gate" else 0
-    seen = 0
+    seen, round_ = 0, -1
     while True:
         seen = await coordinator.changed(seen, 3600.0)
-        await asyncio.to_thread(uploads.drop, coordinator.board.round - kept)
+        if coordinator.board.round != round_:
+            round_ = coordinator.board.round
+            uploads.drop(round_ - kept)  # here: parts belong to the event loop
 
 
 async def _say_goodbye(coordinator: Coordinator) -> None:

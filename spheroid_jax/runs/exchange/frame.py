@@ -1,5 +1,6 @@
 """The frame of both programs: one line for a failure, the way back after a stop."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,12 @@ from spheroid_jax.transport.ledger import LedgerError
 from spheroid_jax.transport.link import LinkError
 
 Options = TypeVar("Options")
+
+
+def say(line: str) -> None:
+    """Prints a line; a full disk behind it, or nobody, ends no run."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, flush=True)
 
 
 def program(

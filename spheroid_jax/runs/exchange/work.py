@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from spheroid_jax import data
 from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
-from spheroid_jax.runs.exchange import setup
+from spheroid_jax.runs.exchange import frame, setup
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.client import HttpLink
@@ -142,7 +142,7 @@ def work(options: WorkerOptions) -> str:
     Returns:
       ``finished`` or ``left``.
     """
-    return asyncio.run(_work(options, lambda line: print(line, flush=True)))
+    return asyncio.run(_work(options, frame.say))
 
 
 async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:

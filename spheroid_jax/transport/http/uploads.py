@@ -304,11 +304,14 @@ class Uploads:
                 status=413,
                 code="too_large",
             )
-        own = [p for p in self._parts.values() if p.worker == worker]
-        own = [p for p in own if not (p.handed or p.handing)]
+        own = [p for p in self._parts.values() if p.worker == worker and not p.handing]
         own.sort(key=lambda part: part.touched)
-        oldest = own[: max(0, len(own) - self._each + 1)]
-        self._forget_all(lambda part: part in oldest)
+        # Of those handed over there is but the name, by which a verdict is asked for
+        # again; the coordinator knows it too.
+        for kind in (False, True):
+            of_kind = [part for part in own if part.handed is kind]
+            oldest = of_kind[: max(0, len(of_kind) - self._each + 1)]
+            self._forget_all(lambda part, oldest=oldest: part in oldest)  # type: ignore[misc]
         if self.held + upload.bytes > self.quota:
             raise disk_full(f"other uploads hold the {self.quota} bytes of the quota")
         if shutil.disk_usage(self._directory).free < upload.bytes:
