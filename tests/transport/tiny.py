@@ -171,6 +171,7 @@ class TinyRun:
         drain: float = 1.0,
         eval_every: int = 1,
         encoding: Encoding = Encoding(),  # noqa: B008 - immutable
+        broadcast: Encoding | None = None,
         judge: Callable[[Any], dict[str, float]] | None = None,
         make: tuple[Engine, Any, Trainer, Callable[[jax.Array], Any]] | None = None,
     ) -> None:
@@ -191,6 +192,7 @@ class TinyRun:
           drain: seconds, by ``clock``.
           eval_every: rounds.
           encoding: of updates.
+          broadcast: of what changed in a round; None: as it is.
           judge: parameters to losses; default the distance from zero.
           make: engine, weights by age, trainer and init of another model.
         """
@@ -201,6 +203,7 @@ class TinyRun:
         self.engine, self.weigh, self.trainer, self.init = make
         self.rules = rules or Rules(self.weigh)
         self.encoding, self.heartbeat = encoding, heartbeat
+        self.broadcast = broadcast
         self.judge = judge or _distance
         self.clock = clock
         self.settings = Settings(
@@ -237,6 +240,7 @@ class TinyRun:
             self.judge,
             self.checkpoints,
             where,
+            self.broadcast,
         )
         extra = {} if self.clock is None else {"clock": self.clock}
         self.model = model

@@ -103,6 +103,7 @@ class _Fetch:
         # perhaps somebody else's by then.
         with self._opened(), ThreadPoolExecutor(3, "fetch") as pool:
             loop = asyncio.get_running_loop()
+            await self._step(pool)
             try:
                 await loop.run_in_executor(pool, self._take_what_is_here)
             finally:
