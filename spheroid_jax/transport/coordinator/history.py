@@ -33,7 +33,6 @@ class History:
         """A round is done."""
         self.rounds.append({"round": number, **facts})
         self._ages.update(facts["ages"])
-        self._ages.update(facts["ages"])
 
     def problem(self, text: str, seconds: float) -> None:
         """Something an operator should know; ``seconds`` since the start of the run."""
@@ -43,8 +42,6 @@ class History:
         """Bytes over the wire, seen from the workers."""
         self._bytes["bytes_down"] += down
         self._bytes["bytes_up"] += up
-        self._total["down"] += down
-        self._total["up"] += up
         self._total["down"] += down
         self._total["up"] += up
 

@@ -171,9 +171,6 @@ class Members:
         # Asked by every spare at all news: mostly there is nothing to give.
         if len(taken.union(self.held.values())) >= self._blocks * self._replicas:
             return
-        # Asked by every spare at all news: mostly there is nothing to give.
-        if len(taken.union(self.held.values())) >= self._blocks * self._replicas:
-            return
         # What is taken counts as held, also by those who are gone: others are free.
         gone = sorted(taken - set(self.held.values()))
         holders = {f"/{number}": slot for number, slot in enumerate(gone)}
