@@ -109,10 +109,14 @@ class Host:
         self._thread.join(10)
         if self.loop.is_running() or self.loop.is_closed():
             return
-        for _ in range(3):  # it may have been told to stop more than once
-            with contextlib.suppress(RuntimeError):
-                self.loop.run_until_complete(_ended())
-                break
+        before, _here.host = here(), self  # whose thread this is meanwhile
+        try:
+            for _ in range(3):  # it may have been told to stop more than once
+                with contextlib.suppress(RuntimeError):
+                    self.loop.run_until_complete(_ended())
+                    break
+        finally:
+            _here.host = before
         for executor in self._executors:
             executor.shutdown(wait=True, cancel_futures=True)
         self.loop.close()

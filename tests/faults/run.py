@@ -53,7 +53,7 @@ class Over(NamedTuple):
     schedule: Schedule
     directory: Path
     notes: Notes
-    rounds: list[int]  # as the status said, from first to last
+    rounds: dict[str, list[int]]  # by who saw them, from first to last
     ended: dict[str, str]  # how each worker's last process ended
     errors: list[str]  # lines that the server logged as errors
     happened: collections.Counter[str]  # faults, by what they were
@@ -80,7 +80,8 @@ def play(schedule: Schedule, directory: Path) -> Over:
 class _Run:
     def __init__(self, schedule: Schedule, directory: Path) -> None:
         self.schedule, self.directory = schedule, directory
-        self.notes, self.rounds = Notes(), list[int]()
+        self.notes = Notes()
+        self.rounds: dict[str, list[int]] = {"the status": [], "the coordinator": []}
         self.news: queue.Queue[tuple[str, str, Any]] = queue.Queue()
         self.hosts: list[Host] = []
         self.starts: dict[str, int] = {}
@@ -232,7 +233,7 @@ class _Run:
         model = counting.model_in(
             directory / "checkpoints", self.schedule.replicas, checkpoints
         )
-        self.rounds.append(model.round)
+        self.rounds["the coordinator"].append(model.round)
         coordinator = Coordinator(
             self._settings(),
             model,
@@ -258,7 +259,7 @@ class _Run:
         tidying = asyncio.create_task(coordinate._tidy(coordinator, uploads, config))
         try:
             ended = await coordinator.run()
-            self.rounds.append(coordinator.board.round)
+            self.rounds["the coordinator"].append(coordinator.board.round)
             if ended == "finished":
                 self.news.put(("ended", host.name, ended))
                 while not self.may_end:
@@ -385,7 +386,7 @@ class _Run:
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
                 async with aiohttp.request("GET", url, timeout=timeout) as answer:
-                    self.rounds.append((await answer.json())["round"])
+                    self.rounds["the status"].append((await answer.json())["round"])
             await asyncio.sleep(0.02)
 
     def bury(self) -> None:
@@ -499,7 +500,7 @@ def _wrong_rounds(over: Over, last: int) -> list[str]:
     wrong = []
     if last != over.schedule.rounds:
         wrong.append(f"the run ended after {last} rounds")
-    for name, rounds in {**over.notes.rounds, "the status": over.rounds}.items():
+    for name, rounds in {**over.notes.rounds, **over.rounds}.items():
         if rounds != sorted(rounds):
             wrong.append(f"{name} saw rounds go back: {rounds}")
     return wrong
