@@ -3,6 +3,7 @@
 import uuid
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spheroid_jax import manifests
@@ -66,9 +67,5 @@ def test_a_disk_that_refuses_leaves_the_letter_before(
 
     monkeypatch.setattr(manifests, "sync", full)
     with pytest.raises(OSError, match="No space"):
-        outbox.put(Upload(**{**_fields(UPLOAD), "round": 4}))
+        outbox.put(msgspec.structs.replace(UPLOAD, round=4))
     assert Outbox(tmp_path).pending() == UPLOAD
-
-
-def _fields(upload: Upload) -> dict[str, object]:
-    return {name: getattr(upload, name) for name in upload.__struct_fields__}

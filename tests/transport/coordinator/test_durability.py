@@ -406,3 +406,61 @@ def test_nobody_comes_back_after_a_restart(tmp_path: Path) -> None:
     run.reopen()
     asyncio.run(after())
     run.close()
+
+
+def test_a_late_update_survives_a_kill_of_the_round_that_closed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accepted for the next round while one is aggregated, which then is undone."""
+    clock = Clock()
+    policy = LOCKSTEP._replace(deadline=10.0, late="gate")
+
+    def made() -> TinyRun:
+        return TinyRun(
+            tmp_path, rounds=2, workers=2, clock=clock, policy=policy, lease=1e9,
+            recipe=RECIPE,
+        )  # fmt: skip
+
+    run = made()
+    before = run.state()
+
+    async def first() -> None:
+        async with running(run):
+            puppets = [await Puppet(run, name).join() for name in NAMES]
+            await opened(run, 0)
+            works = [await puppet.ask() for puppet in puppets]
+            await puppets[0].send(works[0], delta_of(run, 0, works[0].block))
+
+            async def never(function: Any) -> Any:
+                await asyncio.Event().wait()
+
+            monkeypatch.setattr(run.coordinator, "_in_thread", never)
+            clock.advance(10.0)
+            await opened(run, 0, "closing")
+            verdict = await puppets[1].send(works[1], delta_of(run, 0, works[1].block))
+            assert (verdict.age, verdict.applies_in) == (1, 1)
+
+    async def second() -> None:
+        async with running(run) as task:
+            # Both are heard of: the round closes, with one of them.
+            await opened(run, 1)
+            assert run.coordinator.status()["rounds_log"][-1]["heard"] == 1
+            clock.advance(10.0)
+            for name in NAMES:
+                await Puppet(run, name).join()
+            await opened(run, 1)
+            clock.advance(10.0)
+            await task
+
+    asyncio.run(first())
+    monkeypatch.undo()
+    run.reopen()
+    assert run.model.round == 0
+    asyncio.run(second())
+    assert run.coordinator.status()["staleness"] == [1, 1]
+    name = "['params']['blocks']['kernel']"
+    for block in range(2):
+        moved = before[name][block] - run.state()[name][block]
+        wanted = delta_of(run, 0, block)["block.kernel"]
+        np.testing.assert_allclose(moved, wanted, 1e-4, 1e-6)
+    run.close()
