@@ -79,7 +79,7 @@ class Board:
         self.heard: dict[Slot, float] = {}
         self.stuck = False
         self.version = 0
-        self._news = asyncio.Event()
+        self._news, self._work = asyncio.Event(), asyncio.Event()
 
     @property
     def seconds(self) -> float:
@@ -95,15 +95,22 @@ class Board:
         self.state, self.why = state, why
         self.tell()
 
-    def tell(self) -> None:
-        """There is news: wakes whoever waits for some."""
+    def tell(self, *, work: bool = True) -> None:
+        """There is news: wakes whoever waits for some.
+
+        Without ``work`` it is none to those who wait for work: with many of them,
+        waking all at every step of each is most of what there is to do.
+        """
         self.version += 1
         news, self._news = self._news, asyncio.Event()
         news.set()
+        if work:
+            news, self._work = self._work, asyncio.Event()
+            news.set()
 
-    async def news(self, seconds: float) -> None:
-        """Waits for news, at most so long."""
-        event = self._news
+    async def news(self, seconds: float, *, work: bool = False) -> None:
+        """Waits for news, or for what may be work for somebody, at most so long."""
+        event = self._work if work else self._news
         # Not wait_for: that of Python 3.11 may swallow a cancellation.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(seconds, 0.0), 3600.0)):

@@ -104,6 +104,7 @@ class Coordinator(Desk):
         """
         board = self.board
         try:
+            await self._catch_up()
             while board.round < board.settings.rounds:
                 self._open()
                 if await self._until_closed() == "stop":
@@ -171,20 +172,15 @@ class Coordinator(Desk):
         await self._evaluated()
         await self._in_thread(lambda: self._model.step(arrivals))
         done = board.round + 1
-        due = done % settings.eval_every == 0 or done == settings.rounds
-        losses = None
+        due, losses = self._is_due(done), None
         if due and settings.keep_best:
             losses = await self._in_thread(self._model.evaluate)
         age = float(np.mean([u.age for u in updates])) if updates else 0.0
         await self._save(losses, age)
         facts = self._facts(updates, board.now() - board.opened, board.now() - began)
-        for update in updates:
-            board.members.last_trained[update.block] = board.round
-            board.members.updates[update.block] += 1
         board.round = done
         self.parts = await self._in_thread(lambda: self._model.publish(self.published))
-        board.history.add(done, facts)
-        await self._write_down(facts)
+        await self._write_down(updates, facts)
         board.say(round_line(done, settings.rounds, facts))
         self._evaluation = asyncio.create_task(self._record(done, facts, losses, due))
 
@@ -227,9 +223,36 @@ class Coordinator(Desk):
             **self.board.history.take_bytes(),
         }
 
-    async def _write_down(self, facts: dict[str, Any]) -> None:
+    async def _catch_up(self) -> None:
+        """Writes down what a kill right after a checkpoint has cut off."""
+        board, done = self.board, self.board.round
+        if done == 0:
+            return
+        known = [r for r in board.history.rounds if r["round"] == done]
+        if not known:
+            updates = await asyncio.to_thread(self._ledger.accepted, done - 1)
+            known = [self._facts(updates, 0.0, 0.0)]
+            await self._write_down(updates, known[0])
+        evaluated = any(point["round"] == done for point in board.history.ce)
+        if self._is_due(done) and not evaluated:
+            await asyncio.to_thread(self._log.rewind, METHOD, done - 1)
+            self._evaluation = asyncio.create_task(
+                self._record(done, known[0], None, True)
+            )
+
+    def _is_due(self, number: int) -> bool:
+        settings = self.board.settings
+        return number % settings.eval_every == 0 or number == settings.rounds
+
+    async def _write_down(
+        self, updates: list[AcceptedUpdate], facts: dict[str, Any]
+    ) -> None:
         """What a restart wants to know; none of it decides what has been applied."""
         board, ledger = self.board, self._ledger
+        for update in updates:
+            board.members.last_trained[update.block] = board.round - 1
+            board.members.updates[update.block] += 1
+        board.history.add(board.round, facts)
         notes = {
             "members": board.members.counts(),
             "last_trained": board.members.last_trained,
@@ -274,10 +297,6 @@ class Coordinator(Desk):
             )
             board.say(f"after round {number}: {said} nats per byte on validation")
             board.history.ce.append({"round": number, **losses})
-            try:
-                await asyncio.to_thread(self._ledger.note, "ce", board.history.ce)
-            except LedgerError as error:
-                board.problem(str(error))
         step = number * board.settings.local_steps
         try:
             await asyncio.to_thread(
@@ -285,6 +304,11 @@ class Coordinator(Desk):
             )
         except OSError as error:
             board.problem(f"metrics of round {number} not written: {error.strerror}")
+        if losses is not None:  # last: what isn't in here is done again
+            try:
+                await asyncio.to_thread(self._ledger.note, "ce", board.history.ce)
+            except LedgerError as error:
+                board.problem(str(error))
         board.tell()
 
     async def _note_held(self) -> None:

@@ -72,13 +72,13 @@ class Desk:
         after = request.after if request.after <= board.round else -1
         if member.after != after:
             member.after = after
-            board.tell()
+            board.tell(work=board.members.held.get(worker) not in board.heard)
         while True:
             work = self._offer(member, after)
             remaining = ends - board.now()
             if work.do != "wait" or remaining <= 0:
                 return work
-            await board.news(remaining)
+            await board.news(remaining, work=True)
             # Being asked is a sign of life, being about to answer isn't one.
             member = board.members.known(worker, request.session)
 
@@ -92,7 +92,7 @@ class Desk:
             member.phases[phase] += getattr(request, f"{phase}_seconds")
         if member.doing != request.doing:
             member.doing = request.doing
-            self.board.tell()
+            self.board.tell(work=False)
         return Pulse(self.board.round, self.board.wanted(request.round))
 
     async def leave(self, worker: str, request: Leave) -> None:
@@ -110,7 +110,7 @@ class Desk:
             self._settle(member, request, verdict)
         elif member.doing != "sending":
             member.doing = "sending"
-            self.board.tell()
+            self.board.tell(work=False)
         return verdict
 
     async def commit(self, worker: str, request: Upload, path: Path) -> Verdict:
@@ -176,15 +176,17 @@ class Desk:
             return Work("stop", why="all rounds are done", round=board.round)
         if board.state != "open":
             return Work("wait", why=board.why or board.state, round=board.round)
+        if after >= board.round:
+            return Work("wait", why="the round is still open", round=board.round)
         board.fill()
         slot = board.members.held.get(member.name)
         if slot is None:
             return Work("wait", why="a spare: every slot is taken", round=board.round)
-        if after >= board.round or slot in board.heard:
+        if slot in board.heard:
             return Work("wait", why="the round is still open", round=board.round)
         if (member.working, member.doing) != (board.round, "fetching"):
             member.working, member.doing = board.round, "fetching"
-            board.tell()
+            board.tell(work=False)
         deadline = board.settings.policy.deadline
         left = board.opened + deadline - board.now()
         return Work(
@@ -216,4 +218,4 @@ class Desk:
                 )
         if member.working <= request.round:
             member.working, member.doing = -1, "waiting"
-        self.board.tell()
+        self.board.tell(work=verdict.verdict != "accepted")

@@ -183,7 +183,12 @@ class Intake:
             async with self._screens:
                 norm = self._norms()[upload.block]
                 bound = self._bounds.bound(upload.block, norm)
-                found = await asyncio.to_thread(_screened, path, self._expected, bound)
+                try:
+                    found = await asyncio.to_thread(
+                        _screened, path, self._expected, bound
+                    )
+                except OSError as error:
+                    raise _no_room(error) from error
             if found.why:
                 verdict = Verdict("rejected", found.why)
             else:
@@ -255,9 +260,13 @@ def _screened(
 ) -> Screened:
     try:
         with UpdateReader(path) as reader:
-            return screen(reader, expected, bound)
+            found = screen(reader, expected, bound)
     except UpdateError as error:
         return Screened(float("nan"), str(error))
+    if not found.why:
+        # Here already, beside others: acceptance, one at a time, waits less then.
+        manifests.sync(path)
+    return found
 
 
 def _accepted(update: AcceptedUpdate, why: str) -> Verdict:

@@ -18,7 +18,7 @@ import pytest
 from spheroid_jax import manifests
 from spheroid_jax.checkpoints import CheckpointError, Checkpoints
 from spheroid_jax.checkpoints.writer import Writer
-from spheroid_jax.reports.log import MetricsLog
+from spheroid_jax.reports.log import MetricsLog, read_metrics
 from spheroid_jax.transport.coordinator import core
 from spheroid_jax.transport.coordinator.intake import Intake
 from spheroid_jax.transport.ledger import Ledger, LedgerError
@@ -230,6 +230,17 @@ def check_resumed(snap: Snap, wanted: dict[str, np.ndarray]) -> None:
     assert same(run.state(), wanted), snap.label
     assert same(run.on_disk(), wanted), snap.label
     assert len(run.ledger.remembered()) == 2 * ROUNDS
+    # And nothing is missing in what is told of the rounds.
+    rounds = list(range(1, ROUNDS + 1))
+    status = run.coordinator.status()
+    told = status["rounds_log"]
+    assert [(r["round"], r["heard"]) for r in told] == [(n, 2) for n in rounds]
+    assert [point["round"] for point in status["ce"]] == rounds, snap.label
+    written = read_metrics(snap.directory / "metrics.jsonl")
+    assert [(r["round"], "ce_chain" in r) for r in written] == [
+        (n, True) for n in rounds
+    ], snap.label
+    assert run.coordinator.board.members.last_trained == [ROUNDS - 1] * 2
     run.close()
 
 

@@ -213,9 +213,9 @@ def test_an_update_that_comes_while_the_next_round_is_prepared(
             gate = asyncio.Event()
             original = run.coordinator._write_down
 
-            async def held(facts: Any) -> None:
+            async def held(*given: Any) -> None:
                 await gate.wait()
-                await original(facts)
+                await original(*given)
 
             monkeypatch.setattr(run.coordinator, "_write_down", held)
             clock.advance(10.0)
@@ -341,6 +341,39 @@ def test_a_restarted_worker_is_back_and_its_old_process_is_told(
             assert (await new.once()).verdict == "accepted"
             await opened(run, 1)
             assert (await new.once()).verdict == "accepted"
+
+    asyncio.run(scenario())
+    run.close()
+
+
+def test_a_restarted_worker_keeps_its_slot_while_it_starts(tmp_path: Path) -> None:
+    """For as long as its lease: what it trained before is still to come."""
+    run, clock = tiny_run(tmp_path, workers=2, rounds=9, lease=5.0)
+
+    async def scenario() -> None:
+        async with running(run):
+            a, b = [await Puppet(run, name).join() for name in "ab"]
+            await opened(run, 0)
+            work = await b.ask()
+            await a.once()
+            new = Puppet(run, "b")
+            await new.register()
+            await settled(run)
+            assert run.coordinator.board.round == 0
+            verdict = await new.send(work, zeros(run))
+            assert verdict.verdict == "accepted"
+            await opened(run, 1)
+            # One that takes longer to start isn't waited for.
+            newer = Puppet(run, "b")
+            await newer.register()
+            await a.once()
+            clock.advance(4.9)
+            await a.beat("waiting")
+            await settled(run)
+            assert run.coordinator.board.round == 1
+            clock.advance(0.2)
+            await opened(run, 2)
+            assert (await newer.ask()).do == "train"
 
     asyncio.run(scenario())
     run.close()
