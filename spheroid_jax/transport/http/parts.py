@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ class Part:
     cut: Callable[[], None] | None = None  # ends the transfer that is running
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     recording: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+    def append(self, descriptor: int, piece: Piece, hashing: Executor) -> None:
+        """Writes at the end, and has it hashed meanwhile by another thread."""
+        running = None
+        if self.hasher is not None:
+            running = hashing.submit(self.hasher.update, piece)
+        try:
+            self.write(descriptor, piece)
+        finally:
+            if running is not None:
+                running.result()
 
     def write(self, descriptor: int, piece: Piece) -> None:
         """Writes at the end; all of it or nothing."""

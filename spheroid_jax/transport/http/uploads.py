@@ -63,6 +63,8 @@ class Uploads:
         self.quota, self.expire = quota, expire
         self._directory, self._each, self._clock = Path(directory), each, clock
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="uploads")
+        # Apart, as the others wait for these.
+        self._hashing = ThreadPoolExecutor(4, thread_name_prefix="hashing")
         self._directory.mkdir(parents=True, exist_ok=True)
         self._parts = {part.name: part for part in take_up(self._directory, clock())}
 
@@ -226,6 +228,7 @@ class Uploads:
     def close(self) -> None:
         """Waits for the threads. Parts stay."""
         self._threads.shutdown()
+        self._hashing.shutdown()
 
     async def _run(self, function: Callable[..., _Result], *args: Any) -> _Result:
         """In a thread; a cancelled caller doesn't leave before it is done."""
@@ -261,11 +264,8 @@ class Uploads:
 
     async def _append(self, part: Part, descriptor: int, piece: Piece) -> None:
         """Hashes a piece while it is written; all of it is there then, or nothing."""
-        writing = asyncio.create_task(self._run(part.write, descriptor, piece))
-        if part.hasher is not None:
-            await self._run(part.hasher.update, piece)
         try:
-            await writing
+            await self._run(part.append, descriptor, piece, self._hashing)
         except BaseException:
             part.hasher = None  # it knows too much; the file is hashed in the end
             raise
