@@ -183,6 +183,7 @@ _EXCHANGE: Mapping[str, Rule] = {
     **_LATE,
     "exchange.workers": _COUNT,
     "exchange.encoding": one_of(ENCODINGS),
+    "exchange.broadcast": one_of(("full", *ENCODINGS[1:])),
     "exchange.zstd": number(int, Interval(0, 19)),
     "exchange.rule": one_of(RULES_OF_REPLICAS),
     "exchange.trim": number(float, Interval(0, 0.5, below=True)),
@@ -201,6 +202,21 @@ _EXCHANGE: Mapping[str, Rule] = {
     "checkpoint.keep": number(int, Interval(2)),  # workers may still read the older
     "checkpoint.keep_best": _WHOLE,
     "checkpoint.timeout": _POSITIVE,
+}
+
+
+def _with_float32(value: Any) -> str:
+    """Without it there is nothing to compare with."""
+    wrong = tuple_of(one_of(ENCODINGS), repr(ENCODINGS))(value)
+    return wrong or ("" if "float32" in value else "must have 'float32' among them")
+
+
+_ENCODINGS: Mapping[str, Rule] = {
+    **_BLOCK_MODEL,
+    "seeds": _COUNT,
+    "encodings": _with_float32,
+    "zstd": number(int, Interval(1, 19)),
+    **{f"eval.{name}": _COUNT for name in ("every", "windows", "batch")},
 }
 
 # Of the outer optimizers of delayed runs; a recipe's own settings obey them too.
@@ -295,6 +311,13 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         **_TEXT,
         **_WORKERS,
         **_EXCHANGE,
+        **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
+    },
+    "encodings": {
+        **_SHARED,
+        **_TEXT,
+        **_WORKERS,
+        **_ENCODINGS,
         **{f"outer.{name}": rule for name, rule in OUTER_RULES.items()},
     },
     "bound": {

@@ -47,6 +47,7 @@ SWEEP_RULES: Mapping[str, Mapping[str, Rule]] = {
     "delays": _grid("delays"),
     "network": _grid("network"),
     "exchange": _none("exchange", "which is one coordinator and its workers"),
+    "encodings": _none("encodings", "which goes through encodings by itself"),
     "bound": _none("bound", "which goes through delay.tau_max by itself"),
     "memory": _none("memory", "which goes through model.widths by itself"),
     "fleet": _none("fleet", "which goes through policies by itself"),

@@ -89,7 +89,7 @@ def problems(config: ConfigDict, device_count: int) -> list[str]:
 
 
 def _is_recipe(kind: str, field: str) -> bool:
-    if kind == "exchange":
+    if kind in ("exchange", "encodings"):
         return field == "outer.recipe"
     return kind in ("delays", "network") and field.startswith("recipes.")
 

@@ -4,7 +4,8 @@ A file under ``configs/`` starts from one of ``KINDS``, changes what its experim
 about, and returns the result: :func:`default` for block training beside its references,
 :func:`delayed` for outer optimizers under delay, :func:`bound` for the delay bound on
 functions whose gradient is known, :func:`network` for block training over a virtual
-network, :func:`exchange` for one between processes over a real network, :func:`memory`
+network, :func:`exchange` for one between processes over a real network,
+:func:`encodings` for what its updates may be written as, :func:`memory`
 for what a worker has to hold, :func:`fleet` for a day of many workers without training.
 Whether the whole makes sense is decided by :func:`spheroid_jax.validation.validate`,
 before anything is compiled.
@@ -20,7 +21,7 @@ from ml_collections import ConfigDict
 from spheroid_jax.config.block_fields import METHODS, default
 from spheroid_jax.config.bound_fields import BOUND_FUNCTIONS, BOUND_METHODS, bound
 from spheroid_jax.config.delay_fields import RECIPES, delay_cells, delayed
-from spheroid_jax.config.exchange_fields import exchange
+from spheroid_jax.config.exchange_fields import encodings, exchange
 from spheroid_jax.config.fleet_fields import FLEET_KINDS, FLEET_POLICIES, fleet
 from spheroid_jax.config.memory_fields import memory
 from spheroid_jax.config.network_fields import NETWORK_RECIPES, network
@@ -38,6 +39,7 @@ __all__ = [
     "default",
     "delay_cells",
     "delayed",
+    "encodings",
     "exchange",
     "fleet",
     "memory",
@@ -49,6 +51,7 @@ KINDS: Mapping[str, Callable[[], ConfigDict]] = {
     "delays": delayed,
     "network": network,
     "exchange": exchange,
+    "encodings": encodings,
     "bound": bound,
     "memory": memory,
     "fleet": fleet,

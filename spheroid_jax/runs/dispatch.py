@@ -8,6 +8,7 @@ from spheroid_jax.commandline import Options
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.reports.bound import report as bound_report
 from spheroid_jax.reports.delays import report as delay_report
+from spheroid_jax.reports.encodings import report as encodings_report
 from spheroid_jax.reports.exchange import report as exchange_report
 from spheroid_jax.reports.fleet import report as fleet_report
 from spheroid_jax.reports.memory import report as memory_report
@@ -16,6 +17,7 @@ from spheroid_jax.reports.report import CURVES, REPORT, render_summary
 from spheroid_jax.reports.sweep_report import PICTURE, render_sweep
 from spheroid_jax.runs.bound.experiment import run_bound
 from spheroid_jax.runs.delays.experiment import run_delayed
+from spheroid_jax.runs.exchange.encodings import run_encodings
 from spheroid_jax.runs.exchange.experiment import run_exchange
 from spheroid_jax.runs.experiment import run_experiment
 from spheroid_jax.runs.fleet.experiment import run_fleet
@@ -49,6 +51,9 @@ RUNS = {
     "network": _NETWORK,
     "exchange": Kind(
         run_exchange, exchange_report.render, lambda _: exchange_report.PICTURE
+    ),
+    "encodings": Kind(
+        run_encodings, encodings_report.render, lambda _: encodings_report.PICTURE
     ),
     "bound": Kind(run_bound, bound_report.render, lambda _: bound_report.PICTURE),
     "memory": Kind(run_memory, memory_report.render, lambda _: memory_report.PICTURE),

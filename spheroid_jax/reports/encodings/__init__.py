@@ -1,0 +1,1 @@
+"""Report of a comparison of encodings: a table, a picture, and a verdict."""
