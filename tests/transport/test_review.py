@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from spheroid_jax.reports.log import MetricsLog, read_metrics
 from spheroid_jax.runs.exchange import coordinate, frame
 from spheroid_jax.transport.assignment import Slot
+from spheroid_jax.transport.coordinator import Rules
 from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.members import Members
 from spheroid_jax.transport.http.uploads import Uploads
@@ -30,8 +32,8 @@ from spheroid_jax.transport.protocol import (
     decode,
     encode,
 )
-from tests.transport.coordinator.puppets import Puppet, opened, running
-from tests.transport.tiny import DirectLink, TinyRun
+from tests.transport.coordinator.puppets import Puppet, ones, opened, running
+from tests.transport.tiny import LOCKSTEP, Clock, DirectLink, TinyRun
 
 SECONDS = 15.0
 
@@ -292,3 +294,97 @@ def test_connections_leave_files_to_be_opened(
     monkeypatch.setattr(resource, "setrlimit", lambda what, to: asked.append(to))
     assert coordinate._connections() == connections
     assert [to[0] for to in asked if to[0] != soft] == ([raised] if raised else [])
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean"])
+def test_who_holds_updates_back_has_one_vote(tmp_path: Path, rule: str) -> None:
+    """With ``gate`` a worker may send those of several rounds at once."""
+    policy = LOCKSTEP._replace(deadline=10.0, late="gate", max_age=4)
+    clock = Clock()
+    run = TinyRun(
+        tmp_path, blocks=1, replicas=3, workers=3, rounds=9, policy=policy,
+        clock=clock, lease=1e9, rules=Rules(rule=rule, trim=0.34),
+    )  # fmt: skip
+
+    async def scenario() -> None:
+        async with running(run):
+            evil, ada, bob = [
+                await Puppet(run, n).join() for n in ("evil", "ada", "bob")
+            ]
+            kept = []
+            for round_ in range(5):
+                await opened(run, round_)
+                kept.append(await evil.ask())
+                if round_ < 4:
+                    await ada.send(await ada.ask(), ones(run, 0.01))
+                    await bob.send(await bob.ask(), ones(run, 0.01))
+                    clock.advance(10.0)
+            before = run.state()
+            for work in kept:
+                verdict = await evil.send(work, ones(run, -0.03))
+                assert (verdict.verdict, verdict.applies_in) == ("accepted", 4)
+            await ada.send(await ada.ask(), ones(run, 0.01))
+            await bob.send(await bob.ask(), ones(run, 0.01))
+            await opened(run, 5)
+            for name, leaf in run.state().items():
+                if "params" in name:
+                    np.testing.assert_allclose(leaf, before[name] - 0.007, atol=1e-6)
+
+    asyncio.run(scenario())
+    run.close()
+
+
+def test_a_slot_that_nothing_comes_of_goes_to_a_spare(tmp_path: Path) -> None:
+    """Signs of life alone keep it for three rounds."""
+    clock = Clock()
+    run = TinyRun(
+        tmp_path, blocks=1, replicas=1, workers=2, rounds=9, clock=clock, lease=1e9,
+        policy=LOCKSTEP._replace(deadline=10.0),
+    )  # fmt: skip
+
+    async def scenario() -> None:
+        async with running(run):
+            idle, ada = [await Puppet(run, name).join() for name in ("idle", "ada")]
+            for round_ in range(3):
+                await opened(run, round_)
+                assert (await idle.ask()).do == "train"
+                await idle.beat("training", round_)
+                assert (await ada.ask()).do == "wait"
+                clock.advance(10.0)
+            for round_ in range(3, 6):
+                await opened(run, round_)
+                assert (await idle.ask()).do == "wait"
+                assert (await ada.once()).verdict == "accepted"
+
+    asyncio.run(scenario())
+    run.close()
+
+
+def test_who_is_slow_and_heard_keeps_its_slot() -> None:
+    """Nor does it go when nobody waits for it."""
+    members = Members(1, 1, 10.0)
+    for number, name in enumerate("ab"):
+        members.register(name, Register(1, f"{number:032x}"), 0.0)
+        members.speaking(name, f"{number:032x}", 0.0, ready=True)
+        members.reassign()
+    for round_ in range(9):
+        members.count_missing({Slot(0, 0)} if round_ % 3 == 2 else set())
+        members.reassign()
+        assert members.held == {"a": Slot(0, 0)}
+    members.leave(members.get("b"))
+    for _ in range(9):
+        members.count_missing(set())
+        members.reassign()
+    assert members.held == {"a": Slot(0, 0)}
+
+
+def test_a_process_that_fails_as_it_starts_keeps_no_slot() -> None:
+    """Registering is no sign of life: it may be all that it ever does."""
+    members = Members(1, 1, 10.0)
+    members.register("a", Register(1, "0" * 32), 0.0)
+    members.speaking("a", "0" * 32, 0.0, ready=True)
+    members.reassign()
+    for second in range(1, 12):
+        members.register("a", Register(1, f"{second:032x}"), float(second))
+    assert [m.name for m in members.expire(11.0)] == ["a"]
+    assert not members.held

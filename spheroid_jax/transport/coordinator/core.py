@@ -168,7 +168,9 @@ class Coordinator(Desk):
         began = board.now()
         await self.intake.settled()
         updates = await asyncio.to_thread(self._ledger.accepted, board.round)
-        arrivals = [Arrival(self.intake.path(u.name), u.block, u.age) for u in updates]
+        arrivals = [
+            Arrival(self.intake.path(u.name), u.block, u.age, u.worker) for u in updates
+        ]
         await self._evaluated()
         await self._in_thread(lambda: self._model.step(arrivals))
         done = board.round + 1
@@ -179,6 +181,7 @@ class Coordinator(Desk):
         await self._save(losses, age)
         facts = self._facts(updates, board.now() - board.opened, board.now() - began)
         board.round = done
+        board.members.count_missing(set(board.heard))
         self.parts = await self._in_thread(lambda: self._model.publish(self.published))
         await self._write_down(updates, facts)
         board.say(round_line(done, settings.rounds, facts))

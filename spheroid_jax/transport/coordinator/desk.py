@@ -127,6 +127,7 @@ class Desk:
         if is_new:
             self.board.stuck = False
             member.accepted += 1
+            member.missing = 0
             member.age_sum += verdict.age
             if request.round == verdict.applies_in == self.board.round:
                 slot = Slot(request.block, request.replica)

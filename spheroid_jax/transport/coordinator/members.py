@@ -8,6 +8,7 @@ from spheroid_jax.transport.assignment import Slot, assign
 from spheroid_jax.transport.protocol import ProtocolError, Register
 
 _COUNTED = ("accepted", "late", "rejected", "age_sum", "down", "up")
+_MISSING = 3  # rounds without an update after which a spare comes first
 PHASES = ("fetch", "train", "send", "wait")
 
 
@@ -25,6 +26,7 @@ class Member:
       doing: what it said.
       working: round of the work that it was given and hasn't delivered; -1 for none.
       after: newest round that it said it is through with, delivered or not.
+      missing: rounds that closed without its slot since anything of it was accepted.
       phases: seconds by phase, over all its rounds.
     """
 
@@ -39,6 +41,7 @@ class Member:
     working: int = -1
     after: int = -1
     done: int = -1
+    missing: int = 0
     accepted: int = 0
     late: int = 0
     rejected: int = 0
@@ -87,7 +90,10 @@ class Members:
             member.working = member.after = -1
         # Shown on terminals.
         member.device = "".join(c if c.isprintable() else " " for c in request.device)
-        member.seen = now
+        # No sign of life: a process that fails as it starts, again and again, would
+        # keep the slot for ever.
+        if not member.live:
+            member.seen = now
         return member
 
     def known(self, name: str, session: str) -> Member:
@@ -142,8 +148,24 @@ class Members:
         """When the next lease runs out if nobody is heard of."""
         return min((m.seen + self._lease for m in self.live()), default=float("inf"))
 
+    def count_missing(self, heard: Collection[Slot]) -> None:
+        """A round is closed; these slots were heard in it."""
+        for name, slot in self.held.items():
+            member = self.get(name)
+            member.missing = 0 if slot in heard else member.missing + 1
+
     def reassign(self) -> None:
-        """Gives slots out anew, as a round opens."""
+        """Gives slots out anew, as a round opens.
+
+        Who has held one for long and delivers nothing, dead but for its signs of life,
+        is behind the spares.
+        """
+        spares = len(self.live()) - self._blocks * self._replicas
+        silent = [m for m in self.live() if m.missing >= _MISSING]
+        for member in sorted(silent, key=lambda m: -m.missing)[: max(0, spares)]:
+            self.held.pop(member.name, None)
+            member.order = 1 + max(m.order for m in self)
+            member.missing = 0
         self.held = assign(
             [m.name for m in self.live()],
             self.held,

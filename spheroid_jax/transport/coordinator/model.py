@@ -53,11 +53,15 @@ class ExchangeState(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """An accepted update on disk, ``age`` rounds old when it is applied."""
+    """An accepted update on disk, ``age`` rounds old when it is applied.
+
+    ``worker`` sent it; those of one worker count as one where updates are voted on.
+    """
 
     path: Path
     block: int
     age: int
+    worker: str = ""
 
 
 class Rules(NamedTuple):
@@ -254,7 +258,11 @@ class Model:
         """One pseudo-gradient of a block's part, float32 by leaf."""
         with contextlib.ExitStack() as stack:
             weighted = [
-                Weighted(stack.enter_context(UpdateReader(a.path)), self._weight(a.age))
+                Weighted(
+                    stack.enter_context(UpdateReader(a.path)),
+                    self._weight(a.age),
+                    a.worker,
+                )
                 for a in arrivals
             ]
             whole = {n: np.zeros(s, np.float32) for n, s in self.expected.items()}

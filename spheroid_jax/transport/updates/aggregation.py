@@ -24,10 +24,15 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Weighted(NamedTuple):
-    """An update and what it is multiplied by, such as for its age."""
+    """An update, what it is multiplied by, such as for its age, and whose it is.
+
+    Where updates are voted on, those of one voter are one vote, their mean: who held
+    some back isn't many. Without a voter an update is a vote by itself.
+    """
 
     reader: UpdateReader
     weight: float = 1.0
+    voter: str = ""
 
 
 def aggregate(
@@ -44,7 +49,7 @@ def aggregate(
     number, the ``weight_i * update_i`` in order of size: ``trimmed_mean`` the mean of
     those left when floor(trim * count) are taken off each end, ``median`` the middle
     one or the mean of both; added in float64, so that the result is never outside of
-    what it is the mean of.
+    what it is the mean of. There ``count`` is of voters.
 
     Takes memory for one chunk of each update, and of the largest leaf no more.
 
@@ -69,7 +74,7 @@ def aggregate(
     if not updates:
         raise ValueError("there are no updates to aggregate: take one or more")
     shapes = updates[0].reader.leaves
-    for number, (reader, weight) in enumerate(updates):
+    for number, (reader, weight, _) in enumerate(updates):
         if reader.leaves != shapes:
             raise ValueError(f"update {number} has other leaves than the first")
         if not abs(weight) <= _LARGEST:
@@ -78,7 +83,8 @@ def aggregate(
     for name in names:
         if name not in shapes:
             raise ValueError(f"there is no leaf {name!r} to aggregate")
-    return _aggregate(updates, names, cut(rule, trim, len(updates)))
+    votes = _votes(updates)
+    return _aggregate(updates, votes, names, cut(rule, trim, len(votes)))
 
 
 def cut(rule: str, trim: float, count: int) -> int | None:
@@ -91,8 +97,19 @@ def cut(rule: str, trim: float, count: int) -> int | None:
     return min(math.floor(trim * count + 1e-9), (count - 1) // 2)
 
 
+def _votes(updates: Sequence[Weighted]) -> list[list[Weighted]]:
+    """Updates by whose they are, in the order of the first of each."""
+    votes: dict[str | int, list[Weighted]] = {}
+    for number, update in enumerate(updates):
+        votes.setdefault(update.voter or number, []).append(update)
+    return list(votes.values())
+
+
 def _aggregate(
-    updates: Sequence[Weighted], names: Sequence[str], left_out: int | None
+    updates: Sequence[Weighted],
+    votes: Sequence[Sequence[Weighted]],
+    names: Sequence[str],
+    left_out: int | None,
 ) -> Iterator[tuple[str, int, np.ndarray]]:
     for name in names:
         count = math.prod(updates[0].reader.leaves[name])
@@ -100,12 +117,12 @@ def _aggregate(
             if left_out is None:
                 yield name, start, _mean(updates, name, start, stop)
             else:
-                yield name, start, _middle(updates, name, start, stop, left_out)
+                yield name, start, _middle(votes, name, start, stop, left_out)
 
 
 def _mean(updates: Sequence[Weighted], name: str, start: int, stop: int) -> np.ndarray:
     total = None
-    for reader, weight in updates:
+    for reader, weight, _ in updates:
         term = reader.read(name, start, stop)
         term *= np.float32(weight)
         total = term if total is None else np.add(total, term, out=total)
@@ -115,11 +132,15 @@ def _mean(updates: Sequence[Weighted], name: str, start: int, stop: int) -> np.n
 
 
 def _middle(
-    updates: Sequence[Weighted], name: str, start: int, stop: int, left_out: int
+    votes: Sequence[Sequence[Weighted]],
+    name: str,
+    start: int,
+    stop: int,
+    left_out: int,
 ) -> np.ndarray:
-    terms = np.empty((len(updates), stop - start), np.float32)
-    for row, (reader, weight) in zip(terms, updates, strict=True):
-        np.multiply(reader.read(name, start, stop), np.float32(weight), out=row)
+    terms = np.empty((len(votes), stop - start), np.float32)
+    for row, vote in zip(terms, votes, strict=True):
+        row[:] = _mean(vote, name, start, stop)
     _sort(terms)
     middle = terms[left_out : len(terms) - left_out]
     if len(middle) == 1:

@@ -233,7 +233,7 @@ def test_memory_does_not_grow_with_the_leaf(tmp_path, rule):
             pass
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        for reader, _ in updates:
+        for reader, *_ in updates:
             reader.close()
     chunk = 4 * CHUNK
     assert peaks[1] < peaks[0] + chunk / 4
