@@ -34,6 +34,7 @@ from spheroid_jax.transport.lock import Lock
 
 _OTHER_FILES = 256  # that may be open besides connections and what they move
 _FAREWELL = 60.0  # seconds in which workers may ask and hear that the run is over
+_LINGER = 2.0  # seconds more, once all have heard it
 
 
 class CoordinatorOptions(NamedTuple):
@@ -289,12 +290,13 @@ async def _tidy(coordinator: Coordinator, uploads: Uploads, config: ConfigDict) 
 
 
 async def _say_goodbye(coordinator: Coordinator) -> None:
-    """Waits until the workers know that the run is over."""
-    members = coordinator.board.members
+    """Waits until the workers know that the run is over, also who is away just now."""
+    board = coordinator.board
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_FAREWELL):
-            while members.live():
-                await coordinator.board.news(1.0)
+            while board.members.awaited(board.now(), board.began, _FAREWELL):
+                await board.news(1.0)
+            await asyncio.sleep(_LINGER)  # somebody's answer may have been lost
 
 
 def _open(workdir: Path, config: ConfigDict) -> None:

@@ -54,6 +54,7 @@ class Board:
       state: one of ``STATES``.
       why: for a reader, where the state alone doesn't say it.
       opened: when the round opened, by the clock.
+      began: when this coordinator did.
       taken: the newest round whose updates were counted up; it takes no more.
       heard: slots whose update of this round is accepted, and when it was.
       stuck: whether the disk refuses what has to be written.
@@ -73,7 +74,7 @@ class Board:
         self.now, self.say = clock, say
         self.round = 0
         self.state, self.why = "waiting", "no worker is there"
-        self.opened = self._began = clock()
+        self.opened = self.began = clock()
         self.before = 0.0
         self.taken = -1
         self.heard: dict[Slot, float] = {}
@@ -84,7 +85,7 @@ class Board:
     @property
     def seconds(self) -> float:
         """Seconds that the run has taken, over all restarts."""
-        return self.before + self.now() - self._began
+        return self.before + self.now() - self.began
 
     def enter(self, state: str, why: str = "") -> None:
         """Goes into a state, if it isn't in it, and tells."""

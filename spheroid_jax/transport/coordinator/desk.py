@@ -203,7 +203,7 @@ class Desk:
     def _dismiss(self, member: Member) -> None:
         """It goes; a sign of life that is still under way doesn't bring it back."""
         self.board.members.leave(member)
-        member.ready = False
+        member.ready, member.told = False, True
 
     def _settle(self, member: Member, request: Upload, verdict: Verdict) -> None:
         """The worker is told what became of its update; counted once."""

@@ -23,6 +23,7 @@ class Member:
       seen: when it gave a sign of life, by the coordinator's clock.
       ready: whether its process has asked for work; before, it loads and compiles.
       live: whether it holds a lease.
+      told: whether it has left, or heard that the run is over.
       doing: what it said.
       working: round of the work that it was given and hasn't delivered; -1 for none.
       after: newest round that it said it is through with, delivered or not.
@@ -36,6 +37,7 @@ class Member:
     seen: float = 0.0
     ready: bool = False
     live: bool = False
+    told: bool = False
     device: str = ""
     doing: str = "waiting"
     working: int = -1
@@ -126,11 +128,24 @@ class Members:
         """
         member = self.known(name, session)
         member.ready |= ready
+        member.told &= not ready
         if member.ready and not member.live:
             member.order = 1 + max((m.order for m in self), default=0)
             member.live = True
         member.seen = now
         return member
+
+    def awaited(self, now: float, since: float, within: float) -> list[Member]:
+        """Those who may still come to hear that the run is over.
+
+        Args:
+          now: by the coordinator's clock.
+          since: when this coordinator was started; it can't know who was there just
+            before.
+          within: seconds; who was silent for longer than a lease and these is gone.
+        """
+        longest = self._lease + within
+        return [m for m in self if not m.told and now - max(m.seen, since) <= longest]
 
     def leave(self, member: Member) -> None:
         """Takes the worker's lease and slot away."""
