@@ -216,6 +216,7 @@ _ENCODINGS: Mapping[str, Rule] = {
     "seeds": _COUNT,
     "encodings": _with_float32,
     "zstd": number(int, Interval(1, 19)),
+    "both_ways": of_type(bool),
     **{f"eval.{name}": _COUNT for name in ("every", "windows", "batch")},
 }
 

@@ -70,6 +70,7 @@ def encodings() -> ConfigDict:
     c.seeds = 3  # from seed on; each trains once with every encoding
     c.encodings = ("float32", "bfloat16", "int8", "int4")  # float32 is compared with
     c.zstd = 3  # level of the compression that each is also measured with
+    c.both_ways = True  # also with what changed going down in the same encoding
 
     c.model = sections.block_model()
     c.model.layers = 2

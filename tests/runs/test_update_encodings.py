@@ -36,11 +36,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return folder / "run", summary, lines
 
 
-def points(finished: Finished, encoding: str, seed: int) -> list[dict[str, float]]:
+def points(
+    finished: Finished, encoding: str, seed: int, *, both: bool = False
+) -> list[dict[str, float]]:
     (found,) = [
         run["points"]
         for run in finished[1]["runs"]
-        if (run["encoding"], run["seed"]) == (encoding, seed)
+        if (run["encoding"], run["seed"], run["both_ways"]) == (encoding, seed, both)
     ]
     return found
 
@@ -74,6 +76,18 @@ def test_int8_is_another_run_with_fewer_bytes(finished: Finished) -> None:
         assert course[-1]["bytes_zstd"] < course[-1]["bytes"]
 
 
+def test_what_goes_down_is_counted_and_may_be_encoded(finished: Finished) -> None:
+    part = 4 * finished[1]["part_params"]
+    plain, up = points(finished, "float32", 0)[-1], points(finished, "int8", 0)[-1]
+    assert plain["bytes_down"] == up["bytes_down"] == SLOTS * ROUNDS * part
+    both = points(finished, "int8", 0, both=True)[-1]
+    assert both["ce_chain"] != up["ce_chain"]
+    assert both["ce_chain"] == pytest.approx(plain["ce_chain"], abs=0.02)
+    # The first parts whole, then about a byte a parameter and what is around it.
+    steps = both["bytes_down"] - SLOTS * part
+    assert part / 5 < steps / (SLOTS * (ROUNDS - 1)) < part / 2
+
+
 def test_seeds_differ(finished: Finished) -> None:
     one, other = (points(finished, "float32", seed)[0] for seed in (0, 1))
     assert one["ce_chain"] != other["ce_chain"]
@@ -85,8 +99,9 @@ def test_the_files_of_a_run(finished: Finished) -> None:
     assert "# update_encodings:quick" in (workdir / "report.md").read_text()
     assert (workdir / "encodings.png").stat().st_size > 10_000
     methods = {r["method"] for r in read_metrics(workdir / "metrics.jsonl")}
-    assert methods == {"float32-0", "float32-1", "int8-0", "int8-1"}
-    assert sum(line.startswith("  seed ") for line in lines) == 4
+    names = ("float32", "int8", "int8_both_ways")
+    assert methods == {f"{name}-{seed}" for name in names for seed in (0, 1)}
+    assert sum(line.startswith("  seed ") for line in lines) == 6
 
 
 def test_what_was_lost_is_sent_later(

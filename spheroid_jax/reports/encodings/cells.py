@@ -17,8 +17,11 @@ class Cell(NamedTuple):
     Attributes:
       encoding: its name.
       zstd: the level of compression; 0 for none.
-      update_bytes: of an update, mean over all updates of all seeds.
+      both: whether what changed goes down in it, too.
+      up: bytes of an update, mean over all updates of all seeds.
+      down: bytes to a worker in a round, the same mean; the first parts go whole.
       smaller: how many times smaller than a plain float32 update.
+      fewer: how many times fewer bytes both ways than with plain float32.
       ce: CE_chain at the end, by seed.
       ensemble: CE_ensemble at the end, by seed.
       differences: of CE_chain from float32's of the same seed.
@@ -26,8 +29,11 @@ class Cell(NamedTuple):
 
     encoding: str
     zstd: int
-    update_bytes: float
+    both: bool
+    up: float
+    down: float
     smaller: float
+    fewer: float
     ce: list[float]
     ensemble: list[float]
     differences: list[float]
@@ -35,7 +41,8 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """For tables."""
-        return f"{self.encoding} zstd {self.zstd}" if self.zstd else self.encoding
+        name = f"{self.encoding} zstd {self.zstd}" if self.zstd else self.encoding
+        return f"{name} both ways" if self.both else name
 
     @property
     def difference(self) -> float:
@@ -44,32 +51,45 @@ class Cell(NamedTuple):
 
 
 def cells(summary: Summary) -> list[Cell]:
-    """In the order of the configuration, each without and with zstd."""
+    """In the order of the configuration, each without and with zstd; then both ways."""
     config = summary["config"]
     updates = config["train"]["rounds"] * summary["slots"]
-    runs: dict[str, list[Mapping[str, Any]]] = {}
+    runs: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
     for run in summary["runs"]:
-        runs.setdefault(run["encoding"], []).append(run["points"][-1])
-    plain = statistics.fmean(p["bytes"] for p in runs[REFERENCE]) / updates
-    base = [number(p["ce_chain"]) for p in runs[REFERENCE]]
+        key = run["encoding"], run["both_ways"]
+        runs.setdefault(key, []).append(run["points"][-1])
+    base = runs[REFERENCE, False]
+    plain = _mean(base, "bytes") / updates
+    whole = plain + _mean(base, "bytes_down") / updates
     found = []
-    for encoding in config["encodings"]:
-        points = runs[encoding]
+    for (encoding, both), points in runs.items():
         ce = [number(p["ce_chain"]) for p in points]
-        for level, key in ((0, "bytes"), (config["zstd"], "bytes_zstd")):
-            size = statistics.fmean(p[key] for p in points) / updates
+        pairs = zip(ce, (number(p["ce_chain"]) for p in base), strict=True)
+        differences = [one - other for one, other in pairs]
+        down = _mean(points, "bytes_down") / updates
+        for level, key_ in ((0, "bytes"), (config["zstd"], "bytes_zstd")):
+            if both and not level:
+                continue  # what goes down is compressed, and so is what goes up
+            up = _mean(points, key_) / updates
             found.append(
                 Cell(
                     encoding,
                     level,
-                    size,
-                    plain / size,
+                    both,
+                    up,
+                    down,
+                    plain / up,
+                    whole / (up + down),
                     ce,
                     [number(p["ce_ensemble"]) for p in points],
-                    [one - other for one, other in zip(ce, base, strict=True)],
+                    differences,
                 )
             )
-    return found
+    return sorted(found, key=lambda cell: cell.both)
+
+
+def _mean(points: Sequence[Mapping[str, Any]], key: str) -> float:
+    return statistics.fmean(p[key] for p in points)
 
 
 def seed_spread(found: Sequence[Cell]) -> float | None:

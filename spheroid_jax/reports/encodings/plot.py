@@ -27,7 +27,7 @@ def plot_encodings(summary: Summary, path: Path) -> None:
 
 
 def encodings_figure(summary: Summary) -> Figure:
-    """Draws the end's CE against an update's bytes, and the course against all."""
+    """Draws CE at the end against bytes both ways, and its course against those up."""
     figure = Figure(figsize=(10.5, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _ends(left, summary)
@@ -46,24 +46,26 @@ def _ends(axes: Axes, summary: Summary) -> None:
     """Mean over seeds; bars are sample standard deviations."""
     for cell in cells(summary):
         axes.errorbar(
-            [cell.update_bytes],
+            [cell.up + cell.down],
             [statistics.fmean(cell.ce)],
             yerr=[spread(cell.ce) or 0.0],
             color=_COLORS[cell.encoding],
             linestyle="none",
-            marker="s" if cell.zstd else "o",
+            marker="D" if cell.both else "s" if cell.zstd else "o",
             markerfacecolor="none" if cell.zstd else None,
             capsize=3,
             label=cell.name,
         )
-    axes.set_xlabel("bytes of an update")
+    axes.set_xlabel("bytes both ways, of a worker in a round")
 
 
 def _courses(axes: Axes, summary: Summary) -> None:
     """Means over seeds, compressed."""
     for encoding in summary["config"]["encodings"]:
         courses = [
-            run["points"] for run in summary["runs"] if run["encoding"] == encoding
+            run["points"]
+            for run in summary["runs"]
+            if run["encoding"] == encoding and not run["both_ways"]
         ]
         points = list(zip(*courses, strict=True))[1:]  # before training: no bytes
         axes.plot(

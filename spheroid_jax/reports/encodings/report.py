@@ -12,12 +12,15 @@ from spheroid_jax.reports.report import REPORT, wrap, write_summary
 from spheroid_jax.reports.tables import Table, duration, nats, si
 
 PICTURE = "encodings.png"
-CAPTION = "CE_chain against the bytes of an update, and against those of all so far"
+CAPTION = "CE_chain against bytes both ways, and its course against the bytes up"
 READING = (
     "Nats per byte of validation text after the last round, mean over seeds ± sample "
     "standard deviation; lower is better. *Difference*: CE_chain less float32's of the "
-    "same seed, mean ± sample standard deviation. *Bytes*: of an update's file, header "
-    "and checksums included, mean over all updates."
+    "same seed, mean ± sample standard deviation. *Up*: bytes of an update's file, "
+    "header and checksums included, and how many times smaller than float32. *Down*: "
+    "bytes to a worker in a round. Means over all updates. *Fewer*: how many times "
+    "fewer bytes both ways than with float32. *Both ways*: what changed goes down "
+    "encoded, too, with error feedback at the coordinator; the first parts go whole."
 )
 
 
@@ -63,29 +66,36 @@ def table(summary: Summary, *, narrow: bool = False) -> Table:
 
     Args:
       summary: the summary.
-      narrow: whether it has to fit the screen; without CE_ensemble then.
+      narrow: whether it has to fit the screen.
     """
     rows = [
         [
             cell.name,
-            si(cell.update_bytes, "B"),
+            si(cell.up, "B"),
             f"{cell.smaller:.2f}",
+            si(cell.down, "B"),
+            f"{cell.fewer:.2f}",
             _around(cell.ce),
-            _around(cell.differences, sign="+"),
+            f"{cell.difference:+.4f}" if narrow else _signed(cell.differences),
             _around(cell.ensemble),
         ]
         for cell in cells(summary)
     ]
     header = [
-        *("encoding", "bytes", "x smaller", "CE_chain", "difference", "CE_ensemble"),
+        *("encoding", "up", "x smaller", "down", "x fewer", "CE_chain"),
+        *("difference", "CE_ensemble"),
     ]
-    count = len(header) - narrow
-    return Table(header[:count], [row[:count] for row in rows], "lrrrrr"[:count])
+    if narrow:
+        header = ["encoding", "up", "x", "down", "x", "CE_chain", "less f32"]
+        rows = [row[:-1] for row in rows]
+    return Table(header, rows, "l" + "r" * (len(header) - 1))
 
 
-def _around(values: list[float], sign: str = "") -> str:
+def _around(values: list[float]) -> str:
     mean, around = statistics.fmean(values), spread(values)
-    if not sign:
-        return nats(mean) if around is None else f"{nats(mean)} ± {nats(around)}"
-    text = f"{mean:+.4f}"
+    return nats(mean) if around is None else f"{nats(mean)} ± {nats(around)}"
+
+
+def _signed(values: list[float]) -> str:
+    text, around = f"{statistics.fmean(values):+.4f}", spread(values)
     return text if around is None else f"{text} ± {around:.4f}"

@@ -10,7 +10,6 @@ from spheroid_jax.reports.encodings.cells import (
     cells,
     seed_spread,
 )
-from spheroid_jax.reports.exchange.facts import FLOAT
 from spheroid_jax.reports.tables import finite, nats, si
 
 TARGET = 8.0  # times fewer bytes than plain float32
@@ -22,18 +21,17 @@ def verdicts(summary: Summary) -> list[str]:
     return [
         target_sentence(found),
         *loss_sentences(found),
-        traffic_sentence(summary, found),
+        traffic_sentence(found),
         "In one process and without a network: each update is encoded, compressed, "
         "read back and aggregated as the coordinator does it; sending changes nothing. "
-        "zstd loses nothing either, so each encoding was trained once and measured "
-        "twice.",
+        "zstd loses nothing either, so each was trained once and measured twice.",
     ]
 
 
 def target_sentence(found: Sequence[Cell]) -> str:
     """Whether updates can be eight times smaller at no loss that seeds would show."""
     spread = seed_spread(found)
-    small = [cell for cell in found if cell.smaller >= TARGET]
+    small = [c for c in found if c.smaller >= TARGET and not c.both]
     if not small:
         best = max(found, key=lambda cell: cell.smaller)
         return (
@@ -61,7 +59,7 @@ def loss_sentences(found: Sequence[Cell]) -> list[str]:
     spread = seed_spread(found)
     lines = []
     for cell in found:
-        if cell.encoding == REFERENCE or cell.zstd:
+        if cell.encoding == REFERENCE or (cell.zstd and not cell.both):
             continue
         pairs = ", ".join(f"{d:+.4f}" for d in cell.differences)
         where = ""
@@ -69,22 +67,32 @@ def loss_sentences(found: Sequence[Cell]) -> list[str]:
             is_within = abs(cell.difference) <= spread
             where = f", {'within' if is_within else 'BEYOND'} the seed spread"
         lines.append(
-            f"{cell.encoding}: CE_chain less float32's of the same seed is {pairs}; "
-            f"mean {cell.difference:+.4f}{where}."
+            f"{cell.encoding}{' both ways' * cell.both}: CE_chain less float32's of "
+            f"the same seed is {pairs}; mean {cell.difference:+.4f}{where}."
         )
     return lines
 
 
-def traffic_sentence(summary: Summary, found: Sequence[Cell]) -> str:
-    """What that is of the whole traffic: parts go down in float32."""
-    part = summary["part_params"] * FLOAT
-    plain = next(c.update_bytes for c in found if c.encoding == REFERENCE)
-    best = max(found, key=lambda cell: cell.smaller)
-    times = (part + plain) / (part + best.update_bytes)
-    return (
+def traffic_sentence(found: Sequence[Cell]) -> str:
+    """What that is of the whole traffic: parts go down as well."""
+    way_up = [cell for cell in found if not cell.both]
+    reference = next(c for c in way_up if c.encoding == REFERENCE)
+    best = max(way_up, key=lambda cell: cell.fewer)
+    text = (
         f"These are the updates, the way up. A part goes down as float32, "
-        f"{si(part, 'B')}; both ways together {best.name} moves {times:.2f} times "
-        "fewer bytes."
+        f"{si(reference.down, 'B')}, and so both ways together {best.name} moves "
+        f"{best.fewer:.2f} times fewer bytes"
+    )
+    told = [
+        f"{c.name} {c.fewer:.2f} times fewer, CE_chain {_change(c)}"
+        for c in found
+        if c.both
+    ]
+    if not told:
+        return f"{text}."
+    return (
+        f"{text}; if what changed goes down encoded, too, the first part whole: "
+        f"{listing(told)}."
     )
 
 
