@@ -16,6 +16,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"  # of workers; safe as a file's nam
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+NoDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # or one
 Session = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 # What a JSON number can hold exactly, so that every client can.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -75,7 +76,7 @@ class Item(msgspec.Struct, frozen=True):
 
     digest: Digest
     bytes: Count  # of its data
-    base: str = ""  # an older item, from which a step leads to it; empty: none
+    base: NoDigest = ""  # an older item, from which a step leads to it; empty: none
     step_bytes: Count = 0  # of that step
 
 

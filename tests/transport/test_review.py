@@ -6,6 +6,7 @@ import hashlib
 import resource
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.reports.log import MetricsLog, read_metrics
 from spheroid_jax.runs.exchange import coordinate, frame
 from spheroid_jax.transport.assignment import Slot
-from spheroid_jax.transport.coordinator import Rules
+from spheroid_jax.transport.coordinator import Model, Rules, broadcast
 from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.members import Members
+from spheroid_jax.transport.coordinator.model import Arrival
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.items.cache import ItemCache
+from spheroid_jax.transport.items.published import Published
 from spheroid_jax.transport.protocol import (
     Item,
     ProtocolError,
@@ -32,6 +36,8 @@ from spheroid_jax.transport.protocol import (
     decode,
     encode,
 )
+from spheroid_jax.transport.updates import Encoding, write_update
+from tests.transport import tiny
 from tests.transport.coordinator.puppets import Puppet, ones, opened, running
 from tests.transport.tiny import LOCKSTEP, Clock, DirectLink, TinyRun
 
@@ -388,3 +394,50 @@ def test_a_process_that_fails_as_it_starts_keeps_no_slot() -> None:
         members.register("a", Register(1, f"{second:032x}"), float(second))
     assert [m.name for m in members.expire(11.0)] == ["a"]
     assert not members.held
+
+
+@pytest.mark.parametrize("base", ["..", "a/b", "0" * 63, "/etc"])
+def test_what_a_step_starts_from_is_a_digest(base: str) -> None:
+    """It names a folder beside the item's."""
+    with pytest.raises(ProtocolError, match="base"):
+        decode(encode(Item("0" * 64, 1, base)), Item)
+    assert decode(encode(Item("0" * 64, 1)), Item).base == ""
+
+
+@pytest.mark.parametrize("fails", ["write", "publish"])
+def test_a_step_that_can_not_be_written_costs_bytes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The round is done, its items are there in full, and the next step is one."""
+    engine, weigh = tiny.engine(2, 1, "sgd")
+    delta = {
+        n: np.full(s, 0.5, np.float32) for n, s in tiny.trainer(2, 1).shapes.items()
+    }
+    write_update(tmp_path / "update", delta, Encoding(), {})
+    arrivals = [Arrival(tmp_path / "update", 0, 0)]
+
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    where = tmp_path / "checkpoints"
+    with Checkpoints(where, keep=2, identity={}, digest="sha256") as checkpoints:
+        model = Model(
+            engine, Rules(weigh), lambda: (tiny.init(2)(tiny.KEY()), tiny.KEY()),
+            lambda params: {}, checkpoints, where, Encoding("int8"),
+        )  # fmt: skip
+        before = tiny.flat(model.params)
+        with monkeypatch.context() as patched:
+            if fails == "write":
+                patched.setattr(broadcast, "write_step", refuse)
+            else:
+                patched.setattr(broadcast, "os", types.SimpleNamespace(replace=refuse))
+            model.step(arrivals)
+            model.save()
+        published = Published()
+        assert all(item.base == "" for item in model.publish(published)[0].values())
+        for name, leaf in tiny.flat(model.params).items():
+            if "blocks" not in name:
+                np.testing.assert_allclose(leaf, before[name] - 0.35, atol=0.01)
+        model.step(arrivals)
+        model.save()
+        assert all(len(i.base) == 64 for i in model.publish(published)[0].values())

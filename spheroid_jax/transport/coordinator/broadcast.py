@@ -4,6 +4,7 @@ Error feedback on the coordinator's side: what is published is what workers can 
 and what that leaves out is kept and goes along with the next step.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from spheroid_jax import manifests
 from spheroid_jax.checkpoints.leaves import INTERFACE, block_item, named
 from spheroid_jax.partition import Params
 from spheroid_jax.transport.items.steps import STEP, write_step
-from spheroid_jax.transport.updates import Encoding
+from spheroid_jax.transport.updates import Encoding, UpdateError
 
 _BLOCKS = "params.blocks"
 
@@ -42,9 +43,6 @@ class Broadcast:
 
         Returns:
           The model that workers will have, and what it lacks of ``new``.
-
-        Raises:
-          OSError: a step can't be written.
         """
         manifest = manifests.read(self._directory / str(base_round))
         was, now = _flat(old), _flat(new)
@@ -76,7 +74,8 @@ class Broadcast:
         One that is missing, after a crash, costs its workers a full download.
         """
         for item, path in self._written.items():
-            os.replace(path, self._directory / str(round_) / item / STEP)
+            with contextlib.suppress(OSError):
+                os.replace(path, self._directory / str(round_) / item / STEP)
         self._written = {}
 
     def _write(
@@ -87,9 +86,15 @@ class Broadcast:
         digests: Mapping[str, str],
     ) -> dict[str, np.ndarray]:
         folder = self._directory.with_name(self._directory.name + "_steps")
-        folder.mkdir(exist_ok=True)
         path = folder / item
-        moved = write_step(path, old, new, self._encoding, digests[item])
+        self._written.pop(item, None)
+        try:
+            folder.mkdir(exist_ok=True)
+            moved = write_step(path, old, new, self._encoding, digests[item])
+        except (OSError, UpdateError):
+            # A full disk, or a step too large to encode. Without one, workers fetch
+            # all of the item, which then needn't be what can be encoded.
+            return {name: np.array(leaf, np.float32) for name, leaf in new.items()}
         self._written[item] = path
         return moved
 
