@@ -93,6 +93,7 @@ def summary() -> Summary:
             "rate_bits": 0.0,
             "loss": 0.0,
             "network": "one host, loopback",
+            "connection_bytes": None,
         },
         "blocks": 2,
         "replicas": 1,
@@ -102,6 +103,7 @@ def summary() -> Summary:
         "params": 900,
         "part_params": 500,
         "encoding": "float32",
+        "broadcast": "whole float32 parts",
         "ce": ce,
         "rounds_log": [record(1, 12.0, 2.0), record(2, 8.0, 2.0)],
         "members": {
@@ -127,6 +129,7 @@ def over_the_internet(summary: Summary) -> Summary:
     shaped = {"delay_seconds": 0.04, "rate_bits": 20e6, "loss": 0.01}
     summary["name"] = "public_ip"
     summary["hosts"] = {"kind": "namespaces", **shaped, "network": "network namespaces"}
+    summary["hosts"]["connection_bytes"] = 222_650.0
     return summary
 
 
@@ -160,8 +163,9 @@ def test_time_is_told_in_shares_and_what_is_outside_of_rounds(
 def test_bytes_are_held_against_the_arithmetic(summary: Summary) -> None:
     # 2 workers x 2 rounds x 2 ways x 500 parameters x 4 bytes = 16 000.
     text = says.bytes_sentence(summary)
-    assert "Moved: 16.4 kB, 8.4 kB to the workers and 8 kB back as float32" in text
-    assert "8.2 kB a round; 1.025 times the 16 kB of float32 parts" in text
+    assert "Moved: 16.4 kB, 8.4 kB to the workers as whole float32 parts and" in text
+    assert " and 8 kB back as float32, 8.2 kB a round;" in text
+    assert "1.025 times the 16 kB of float32 parts" in text
 
 
 def test_the_published_bytes_are_whole_float32_parts_both_ways() -> None:
@@ -233,7 +237,8 @@ def test_hosts_that_are_make_believe_are_called_so(summary: Summary) -> None:
     assert "no delay" in text
     text = says.hosts_sentence(over_the_internet(summary))
     assert "(network namespaces), each worker behind a proxy of its own" in text
-    assert "40 ms each way, 20 Mbit/s, 1.0% loss" in text
+    assert "40 ms each way, 20 Mbit/s, 1.0% loss, so that one connection" in text
+    assert "carries 223 kB/s at most" in text
 
 
 @pytest.mark.parametrize("name", ["same_node", "public_ip"])

@@ -109,6 +109,7 @@ def test_a_difference_beyond_the_tolerance_is_told(tmp_path: Path) -> None:
             (ROUND, {"heard": 2, "timely": 1, "expected": 2}),
             "1 of 4 updates weren't in time (1 of them came later)",
         ),
+        ({"exchange__broadcast": "int8"}, (ROUND,), "what changed goes down as int8"),
         ({"exchange__rule": "median"}, (ROUND,), "replicas become one by median"),
     ],
 )

@@ -71,10 +71,11 @@ def bytes_sentence(summary: Summary) -> str:
     count = max(1, len(facts.rounds_of(summary)))
     plain = facts.moved(summary["workers"], count, summary["part_params"])
     text = (
-        f"Moved: {si(up + down, 'B')}, {si(down, 'B')} to the workers and "
-        f"{si(up, 'B')} back as {summary['encoding']}, {si((up + down) / count, 'B')} "
-        f"a round; {(up + down) / plain:.3f} times the {si(plain, 'B')} of float32 "
-        f"parts of {si(summary['part_params'])} parameters, both ways, for every worker"
+        f"Moved: {si(up + down, 'B')}, {si(down, 'B')} to the workers as "
+        f"{summary['broadcast']} and {si(up, 'B')} back as {summary['encoding']}, "
+        f"{si((up + down) / count, 'B')} a round; {(up + down) / plain:.3f} times the "
+        f"{si(plain, 'B')} of float32 parts of {si(summary['part_params'])} parameters,"
+        " both ways, for every worker"
         " and round"
     )
     return f"{text}. HTTP's and TCP's own headers aren't counted."
@@ -102,10 +103,13 @@ def hosts_sentence(summary: Summary) -> str:
     text = f"All {summary['workers'] + 1} processes ran on one machine ({h['network']})"
     if not shaped:
         return f"{text}; no delay, rate or loss was added."
-    return (
-        f"{text}, each worker behind a proxy of its own: {shaped}. The proxy models a "
-        "link; it isn't one."
-    )
+    text = f"{text}, each worker behind a proxy of its own: {shaped}"
+    if finite(h["connection_bytes"]):
+        text += (
+            f", so that one connection carries {si(h['connection_bytes'], 'B/s')} at "
+            "most (with loss by Mathis et al. 1997)"
+        )
+    return f"{text}. The proxy models a link; it isn't one."
 
 
 def published_sentences(summary: Summary, numbers: Published | None) -> list[str]:
@@ -130,6 +134,6 @@ def published_sentences(summary: Summary, numbers: Published | None) -> list[str
             f"The published {entry.numbers['moved']:g} GB are what {set_up.workers} "
             f"workers move in {set_up.rounds} rounds if whole float32 parts go both "
             f"ways at d = {set_up.width}, L = {facts.LAYERS}: {set_up.moved / 1e9:.2f} "
-            "GB by our arithmetic, and so it is done here."
+            "GB by our arithmetic."
         )
     return lines

@@ -23,6 +23,7 @@ from spheroid_jax.runs.exchange.lockstep import Simulated, comparison, simulate
 from spheroid_jax.runs.exchange.started import (
     ledger_of,
     run_processes,
+    shape_of,
     workers_folder,
     workers_of,
 )
@@ -30,6 +31,7 @@ from spheroid_jax.runs.loop import TrainingError
 from spheroid_jax.runs.opening import corpus_facts
 from spheroid_jax.runs.whole import Say, Whole, run_whole
 from spheroid_jax.transport.ledger import Ledger
+from spheroid_jax.transport.shaping.link import rate_bound, round_trip
 
 LOCKSTEP = "lockstep"  # method of the simulator's metrics
 
@@ -106,7 +108,11 @@ def _work(
     start = {"round": 0, **{k: v for k, v in simulated.ce[0].items() if k != "round"}}
     summary = {
         "corpus": corpus_facts(corpus),
-        "hosts": {**config.hosts.to_dict(), "network": watched.network},
+        "hosts": {
+            **config.hosts.to_dict(),
+            "network": watched.network,
+            "connection_bytes": _connection_bytes(config),
+        },
         **_model_facts(config),
         # The first parameters are the simulator's, from the same key.
         "ce": [start, *(point for point in ce if point["round"])],
@@ -133,13 +139,25 @@ def _model_facts(config: ConfigDict) -> dict[str, Any]:
         "local_steps": t.local_steps,
         "params": size(shapes),
         "part_params": part,
-        "encoding": _encoding(config),
+        "encoding": _encoded(config, config.exchange.encoding),
+        "broadcast": _encoded(config, config.exchange.broadcast),
     }
 
 
-def _encoding(config: ConfigDict) -> str:
+def _encoded(config: ConfigDict, kind: str) -> str:
+    """How numbers go one way, for readers."""
+    if kind == "full":
+        return "whole float32 parts"
     zstd = f" zstd {config.exchange.zstd}" if config.exchange.zstd else ""
-    return f"{config.exchange.encoding}{zstd}"
+    return f"{kind}{zstd}"
+
+
+def _connection_bytes(config: ConfigDict) -> float:
+    """Bytes per second that one connection of a worker's link carries at most."""
+    shape = shape_of(config)
+    return min(
+        shape.rate_bytes, rate_bound(round_trip(shape, shape), shape.loss)
+    )  # null in JSON if there is no bound
 
 
 def _params(config: ConfigDict, workdir: Path) -> Any:

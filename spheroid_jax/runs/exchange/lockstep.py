@@ -139,6 +139,8 @@ def why_unequal(config: ConfigDict, rounds: Sequence[Mapping[str, Any]]) -> str:
     reasons = []
     if config.exchange.encoding != "float32":
         reasons.append(f"updates are sent as {config.exchange.encoding}")
+    if config.exchange.broadcast != "full":
+        reasons.append(f"what changed goes down as {config.exchange.broadcast}")
     if config.exchange.rule != "mean":
         reasons.append(f"replicas become one by {config.exchange.rule}")
     if missing:
