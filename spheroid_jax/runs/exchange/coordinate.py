@@ -174,6 +174,7 @@ def coordinate(options: CoordinatorOptions) -> str:
             setup.judge_of(config, corpus),
             checkpoints,
             directory,
+            setup.broadcast_of(config),
         )
         _check_ledger(ledger, model, workdir)
         model.compile()
