@@ -29,6 +29,7 @@ from spheroid_jax.transport.trainer import Trainer
 from spheroid_jax.transport.worker import Identity, Worker
 
 FOLDER = Path("runs", "workers")
+_FIRST_PATIENCE = 180.0  # seconds, until there is a first answer
 _NOTICE_SECONDS = 20.0  # between lines that say that a try failed
 
 
@@ -177,7 +178,9 @@ def is_bucket(url: str) -> bool:
 
 
 def _link(options: WorkerOptions, notice: Callable[[str], None]) -> Link:
-    pace = Pace(patience=options.patience)
+    # A coordinator that was started at the same time loads and compiles first.
+    first = min(_FIRST_PATIENCE, options.patience)
+    pace = Pace(patience=options.patience, first_patience=first)
     try:
         if is_bucket(options.url):
             return BucketLink(
