@@ -98,6 +98,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours, one line without the usage."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises a ConfigError in place of an exit."""
         raise ConfigError(f"{message} (--help explains)")
 
 

@@ -217,13 +217,13 @@ class Worker:
             )
         for last in (False, True):
             # Not what the coordinator calls them: they are folders here.
-            places = [
+            block, interface = [
                 (await self._cache.get(self._link, item, kind)).path
                 for kind, item in items.items()
             ]
             try:
                 return await asyncio.to_thread(
-                    load_part, *places, self._trainer.abstract
+                    load_part, block, interface, self._trainer.abstract
                 )
             except manifests.Damage as damage:
                 if last:

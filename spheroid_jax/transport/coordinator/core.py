@@ -172,7 +172,8 @@ class Coordinator(Desk):
             Arrival(self.intake.path(u.name), u.block, u.age, u.worker) for u in updates
         ]
         await self._evaluated()
-        await self._in_thread(lambda: self._model.step(arrivals))
+        for line in await self._in_thread(lambda: self._model.step(arrivals)):
+            board.problem(line)
         done = board.round + 1
         due, losses = self._is_due(done), None
         if due and settings.keep_best:
@@ -286,7 +287,10 @@ class Coordinator(Desk):
         board = self.board
         seconds = board.seconds
         if due and losses is None:
-            losses = await self._in_thread(self._model.evaluate)
+            try:
+                losses = await self._in_thread(self._model.evaluate)
+            except Exception as error:  # whatever JAX raises: the run is worth more
+                board.problem(f"round {number} isn't evaluated: {error}")
         record = {
             "round_seconds": facts["seconds"],
             "train_loss": facts["loss"],

@@ -25,9 +25,11 @@ from spheroid_jax.transport.items.published import Published
 from spheroid_jax.transport.protocol import Item
 from spheroid_jax.transport.updates import (
     Encoding,
+    UpdateError,
     UpdateReader,
     Weighted,
     aggregate,
+    screen,
 )
 
 BLOCK, INTERFACE = "block", "interface"
@@ -177,19 +179,26 @@ class Model:
             for b in range(count)
         ]
 
-    def step(self, arrivals: Sequence[Arrival]) -> None:
+    def step(self, arrivals: Sequence[Arrival]) -> list[str]:
         """Applies what arrived: the model of the next round, in memory only.
 
         Files are read piece by piece, one block after the other, so memory does not
         grow with the number of updates. Blocks that nothing arrived for stay.
+
+        Returns:
+          What is wrong with updates that were sound when they were accepted, and are
+          left out: a line each.
         """
         shared: dict[str, np.ndarray] = {}
-        ages = []
+        ages, present, damaged = [], [], list[str]()
         params, outer = _sum(self._state.params, self._state.ahead), self._state.outer
         ordered = sorted(arrivals, key=lambda a: a.block)  # stable: order of slots
         for block, group in itertools.groupby(ordered, key=lambda a: a.block):
-            ups = list(group)
-            gradient = self._aggregate(ups)
+            ups, gradient, wrong = self._sound(list(group))
+            damaged += wrong
+            if gradient is None:
+                continue
+            present.append(block)
             ages.append(float(np.mean([a.age for a in ups], dtype=np.float32)))
             own = self._tree(params["blocks"], BLOCK, gradient)
             params, outer = self._step_block(
@@ -206,7 +215,6 @@ class Model:
             )
         ahead = self._state.ahead
         if self._broadcast is not None:
-            present = sorted({a.block for a in arrivals})
             params, ahead = self._broadcast.step(
                 self._state.params, params, present, self._saved
             )
@@ -214,6 +222,7 @@ class Model:
             params, ahead, outer, self._state.round + 1, self._state.key
         )
         self._norms = _part_norms(params).tolist()
+        return damaged
 
     def save(self, *, metric: float | None = None, age: float = 0.0) -> None:
         """Saves the model of :meth:`step`; it counts when this returns.
@@ -230,10 +239,6 @@ class Model:
         if self._broadcast is not None:
             self._broadcast.publish(self.round)
         self._saved = self.round
-
-    def is_finite(self) -> bool:
-        """Whether every parameter is a number."""
-        return bool(_all_finite(self._state.params))
 
     def evaluate(self) -> dict[str, float]:
         """Losses on validation."""
@@ -253,6 +258,32 @@ class Model:
             return state
         found: ExchangeState = self._checkpoints.restore(jax.eval_shape(fresh))[0]
         return found
+
+    def _sound(
+        self, arrivals: list[Arrival]
+    ) -> tuple[list[Arrival], dict[str, np.ndarray] | None, list[str]]:
+        """A block's pseudo-gradient, of those updates that the disk still has whole.
+
+        Parameters are donated to the step, so nothing may go wrong once it began.
+        """
+        try:
+            return arrivals, self._aggregate(arrivals), []
+        except UpdateError:
+            wrong = {a: why for a in arrivals if (why := self._damage(a))}
+            rest = [a for a in arrivals if a not in wrong]
+            lines = [
+                f"{a.path.name} was accepted, and is left out as the disk has damaged "
+                f"it: {why}"
+                for a, why in wrong.items()
+            ]
+            return rest, self._aggregate(rest) if rest else None, lines
+
+    def _damage(self, arrival: Arrival) -> str:
+        try:
+            with UpdateReader(arrival.path) as reader:
+                return screen(reader, self.expected, None).why
+        except UpdateError as error:
+            return str(error)
 
     def _aggregate(self, arrivals: Sequence[Arrival]) -> dict[str, np.ndarray]:
         """One pseudo-gradient of a block's part, float32 by leaf."""
@@ -298,10 +329,3 @@ def _part_norms(params: Params) -> Array:
     blocks = jax.vmap(lambda b: sum(map(square, jax.tree.leaves(b))))(params["blocks"])
     shared = sum(map(square, jax.tree.leaves(params[INTERFACE])))
     return jnp.sqrt(blocks + shared)
-
-
-@jax.jit
-def _all_finite(params: Params) -> Array:
-    return jnp.all(
-        jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)])
-    )
