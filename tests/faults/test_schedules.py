@@ -63,7 +63,7 @@ def test_everything_has_happened() -> None:
         *(f"wire {kind}" for kind in WIRE),
         *(f"poison {what}" for what in POISON),
         *(f"end {how}" for how in ("kill", "gone", "replace", "stop", "twin")),
-        *(f"verdict {word}" for word in ("accepted", "late", "duplicate", "rejected")),
+        *(f"verdict {word}" for word in ("accepted", "late", "rejected")),
     }
     assert not due - {name for name, count in _happened.items() if count}
 
