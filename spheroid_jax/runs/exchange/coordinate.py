@@ -33,6 +33,10 @@ from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.lock import Lock
 
 _OTHER_FILES = 256  # that may be open besides connections and what they move
+_NO_DEADLINE = (
+    "NOTE: rounds have no deadline: one worker that hangs and still gives signs of "
+    "life holds up all others. Set network.deadline, unless all workers are yours"
+)
 _FAREWELL = 60.0  # seconds in which workers may ask and hear that the run is over
 _LINGER = 2.0  # seconds more, once all have heard it
 
@@ -328,6 +332,7 @@ def _opening(config: ConfigDict, corpus: data.Corpus, workdir: Path) -> list[str
         f"{m.blocks} blocks x {t.replicas} replicas, {t.rounds} rounds x "
         f"{t.local_steps} steps; {ends}{late[config.network.late]}; updates as "
         f"{e.encoding}",
+        *([] if deadline else [_NO_DEADLINE]),
     ]
 
 

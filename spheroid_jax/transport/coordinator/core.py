@@ -152,8 +152,10 @@ class Coordinator(Desk):
                 settings = board.settings
                 wake = closes_at(settings.policy, board.standing(), settings.blocks)
                 if board.hopeless():
-                    board.problem(f"round {board.round}: nobody has an update for it")
-                    return "close"
+                    # Not at once: a run must not be used up in a few seconds.
+                    wake = min(wake, board.opened + settings.heartbeat)
+                    if wake <= now:
+                        board.problem(f"round {board.round}: nobody has an update")
                 if wake <= now:
                     return "close"
                 wake = min(wake, board.members.next_expiry())

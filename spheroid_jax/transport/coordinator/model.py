@@ -109,6 +109,7 @@ class Model:
           spheroid_jax.checkpoints.CheckpointError: nothing can be restored or saved.
         """
         self._engine, self._rules, self._judge = engine, rules, judge
+        self._weights: dict[int, float] = {}  # by age
         self._checkpoints, self._directory = checkpoints, directory
         self._broadcast = Broadcast(directory, broadcast) if broadcast else None
         self._step_block: Any = jax.jit(
@@ -305,7 +306,13 @@ class Model:
 
     def _weight(self, age: int) -> float:
         weigh = self._rules.weigh
-        return 1.0 if weigh is None else float(weigh(jnp.float32(age)))
+        if weigh is None:
+            return 1.0
+        if (
+            age not in self._weights
+        ):  # many updates are of an age, and JAX takes its time
+            self._weights[age] = float(weigh(jnp.float32(age)))
+        return self._weights[age]
 
     @staticmethod
     def _tree(like: Any, prefix: str, leaves: dict[str, np.ndarray]) -> Any:

@@ -431,7 +431,7 @@ def test_a_rejected_update_does_not_hold_the_round_up(tmp_path: Path) -> None:
 
 
 def test_a_round_that_everyone_gave_up_ends(tmp_path: Path) -> None:
-    run, _ = tiny_run(tmp_path, workers=2)
+    run, clock = tiny_run(tmp_path, workers=2)
 
     async def scenario() -> None:
         async with running(run):
@@ -441,6 +441,9 @@ def test_a_round_that_everyone_gave_up_ends(tmp_path: Path) -> None:
             for puppet in puppets:
                 await puppet.ask()
                 await puppet.ask(after=0)
+            await asyncio.sleep(0.05)
+            assert run.coordinator.board.round == 0  # not at once
+            clock.advance(run.heartbeat)
             await opened(run, 1)
             assert same(before, run.state())
             assert "nobody has an update" in _problems(run)[-1]["text"]
