@@ -25,7 +25,7 @@ from spheroid_jax.transport.tokens import mint
 from spheroid_jax.transport.updates import Encoding, write_update
 
 BLOCKS = 4
-PROBE = 0.02  # seconds between two looks at /healthz
+PROBE = 0.1  # seconds between two looks at /healthz
 ROOT = Path(__file__).parents[1]
 
 
@@ -74,6 +74,7 @@ class Found:
     seconds: float
     moved: int
     cpu: float
+    waiting: float  # seconds that the coordinator's event loop waited for a processor
     before: float
     after: float
     peak: float
@@ -204,6 +205,7 @@ def run(directory: Path, load: Load) -> Found:
     with coordinator(workdir, load) as (process, port, rounds):
         pid = process.pid
         before, cpu = _processes.resident(pid), _processes.cpu_seconds(pid)
+        waiting = _processes.waiting_seconds(pid)
         _processes.reset_peak(pid)
         probe = Probe(port)
         probe.start()
@@ -220,6 +222,7 @@ def run(directory: Path, load: Load) -> Found:
         after = _processes.resident(pid)
         peak = _processes.resident(pid, "VmHWM")
         cpu = _processes.cpu_seconds(pid) - cpu
+        waiting = _processes.waiting_seconds(pid) - waiting
         is_alive = process.poll() is None
     found = gather(seen, rounds)
     found.requests["GET healthz"] = probe.seconds
@@ -231,6 +234,7 @@ def run(directory: Path, load: Load) -> Found:
         errors=errors,
         seconds=seconds,
         cpu=cpu,
+        waiting=waiting,
         before=before,
         after=after,
         peak=peak,
@@ -285,6 +289,6 @@ def gather(seen: list[dict[str, Any]], rounds: Rounds) -> Found:
         verdicts=verdicts,
         rounds=max(rounds.opened, default=0),
         moved=sum(one["up"] + one["down"] for one in seen),
-        **dict.fromkeys(("seconds", "cpu", "before", "after", "peak"), 0.0),
+        **dict.fromkeys(("seconds", "cpu", "waiting", "before", "after", "peak"), 0.0),
         update=0,
     )

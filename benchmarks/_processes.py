@@ -38,6 +38,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def waiting_seconds(pid: int) -> float:
+    """Seconds that a process's main thread was ready to run, but others ran."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text()
+    except OSError:
+        return float("nan")
+    return int(text.split()[1]) / 1e9
+
+
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on."""
     with socket.socket() as probe:
