@@ -1,14 +1,16 @@
 """What the checks are worth: runs with planted faults don't pass them."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from spheroid_jax.transport.closing import Policy
-from spheroid_jax.transport.coordinator.model import Model
+from spheroid_jax.transport.coordinator.model import Arrival, Model
 from spheroid_jax.transport.ledger import AcceptedUpdate, Ledger
 from spheroid_jax.transport.updates import Encoding
 from tests.faults import counting
@@ -67,10 +69,10 @@ def test_an_update_that_isn_t_written_down_is_noticed(tmp_path: Path) -> None:
 def test_updates_that_are_applied_twice_are_noticed(tmp_path: Path) -> None:
     step = Model.step
 
-    def twice(model: Model, arrivals: list) -> None:  # type: ignore[type-arg]
+    def twice(model: Model, arrivals: Sequence[Arrival]) -> Any:
         step(model, arrivals)
         model._state = model._state._replace(round=model._state.round - 1)
-        step(model, arrivals)
+        return step(model, arrivals)
 
     with mock.patch.object(Model, "step", twice):
         over = play(CALM, tmp_path)
