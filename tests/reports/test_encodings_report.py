@@ -138,6 +138,17 @@ def test_one_seed_has_no_spread(summary: Summary) -> None:
     assert table(summary).rows[5][5:7] == ["2.030", "+0.0300"]
 
 
+def test_nothing_is_above_or_below_by_nothing(summary: Summary) -> None:
+    for one in summary["runs"]:
+        if one["encoding"] == "int4" and not one["both_ways"]:
+            one["points"][-1]["ce_chain"] -= 0.03001
+    found = cells(summary)
+    assert "int4 zstd 3 is 8.33 times smaller, CE_chain level" in says.target_sentence(
+        found
+    )
+    assert "is 0.0000, 0.0000, 0.0000; mean 0.0000" in says.loss_sentences(found)[1]
+
+
 def test_the_way_down_is_said(summary: Summary) -> None:
     # A part of 4000 bytes down; (4000 + 4000) / (4000 + 480).
     text = says.traffic_sentence(cells(summary))
@@ -152,7 +163,7 @@ def test_the_table(summary: Summary) -> None:
     rows = table(summary).rows
     assert rows[0] == [
         *("float32", "4 kB", "1.00", "4 kB", "1.00", "2.200 ± 0.200"),
-        *("+0.0000 ± 0.0000", "1.700 ± 0.200"),
+        *("0.0000 ± 0.0000", "1.700 ± 0.200"),
     ]
     assert rows[6][:5] == ["int4 zstd 3 both ways", "480 B", "8.33", "1.2 kB", "4.76"]
 

@@ -105,6 +105,16 @@ def spread(values: Sequence[float]) -> float | None:
     return statistics.stdev(values)
 
 
+def signed(difference: float) -> str:
+    """A difference of CE to a tenth of a thousandth, zero without a sign.
+
+    >>> signed(0.00123), signed(-0.5), signed(-0.00001)
+    ('+0.0012', '-0.5000', '0.0000')
+    """
+    text = f"{difference:+.4f}"
+    return text[1:] if float(text) == 0 else text
+
+
 def number(value: float | None) -> float:
     """A number of a summary, where null is what isn't one."""
     return math.nan if value is None else float(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from spheroid_jax.reports import plots
 from spheroid_jax.reports.encodings.cells import Summary, cells, number, spread
@@ -35,10 +35,13 @@ def encodings_figure(summary: Summary) -> Figure:
     for axes in (left, right):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: si(value, "B")))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylabel("CE_chain on validation, nats per byte")
         plots.decorate(axes)
-        axes.legend(frameon=False, fontsize=9)
+    where: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+    left.legend(frameon=False, fontsize=8, ncols=3, **where)
+    right.legend(frameon=False, fontsize=9)
     return figure
 
 

@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 
 from spheroid_jax.reports import sections
-from spheroid_jax.reports.encodings.cells import Summary, cells, spread
+from spheroid_jax.reports.encodings.cells import Summary, cells, signed, spread
 from spheroid_jax.reports.encodings.plot import plot_encodings
 from spheroid_jax.reports.encodings.verdicts import verdicts
 from spheroid_jax.reports.files import write_atomic
@@ -76,7 +76,7 @@ def table(summary: Summary, *, narrow: bool = False) -> Table:
             si(cell.down, "B"),
             f"{cell.fewer:.2f}",
             _around(cell.ce),
-            f"{cell.difference:+.4f}" if narrow else _signed(cell.differences),
+            signed(cell.difference) if narrow else _signed(cell.differences),
             _around(cell.ensemble),
         ]
         for cell in cells(summary)
@@ -97,5 +97,5 @@ def _around(values: list[float]) -> str:
 
 
 def _signed(values: list[float]) -> str:
-    text, around = f"{statistics.fmean(values):+.4f}", spread(values)
+    text, around = signed(statistics.fmean(values)), spread(values)
     return text if around is None else f"{text} ± {around:.4f}"

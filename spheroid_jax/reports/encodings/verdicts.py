@@ -9,7 +9,9 @@ from spheroid_jax.reports.encodings.cells import (
     Summary,
     cells,
     seed_spread,
+    signed,
 )
+from spheroid_jax.reports.sections import LEVEL
 from spheroid_jax.reports.tables import finite, nats, si
 
 TARGET = 8.0  # times fewer bytes than plain float32
@@ -61,14 +63,14 @@ def loss_sentences(found: Sequence[Cell]) -> list[str]:
     for cell in found:
         if cell.encoding == REFERENCE or (cell.zstd and not cell.both):
             continue
-        pairs = ", ".join(f"{d:+.4f}" for d in cell.differences)
+        pairs = ", ".join(signed(d) for d in cell.differences)
         where = ""
         if spread is not None and finite(cell.difference):
             is_within = abs(cell.difference) <= spread
             where = f", {'within' if is_within else 'BEYOND'} the seed spread"
         lines.append(
             f"{cell.encoding}{' both ways' * cell.both}: CE_chain less float32's of "
-            f"the same seed is {pairs}; mean {cell.difference:+.4f}{where}."
+            f"the same seed is {pairs}; mean {signed(cell.difference)}{where}."
         )
     return lines
 
@@ -97,4 +99,6 @@ def traffic_sentence(found: Sequence[Cell]) -> str:
 
 
 def _change(cell: Cell) -> str:
+    if abs(cell.difference) < LEVEL:
+        return "level"
     return f"{nats(abs(cell.difference))} {'above' if cell.difference > 0 else 'below'}"
