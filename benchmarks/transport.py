@@ -11,7 +11,7 @@ ratios of timings taken side by side to curl with nginx.
 It is not the same work. Our server hashes (SHA-256) what comes up, and answers once
 it is flushed to disk (fsync) and renamed; our client hashes each piece that comes down,
 and flushes it to disk. nginx and curl do neither. Rows ``hashed and flushed`` are curl
-and nginx followed by ``sha256sum`` and ``sync`` of what came, and so the same work.
+and nginx followed by ``openssl dgst -sha256`` and ``sync`` of what came: the same work.
 ``CPU`` is seconds of processor time a GiB, for a look behind the noise of a busy
 machine; of curl's side with all that it starts.
 
