@@ -19,6 +19,7 @@ class Outbox:
         """Opens ``directory``."""
         directory.mkdir(parents=True, exist_ok=True)
         self.file = directory / "update"
+        self.owed = directory / "owed"  # what it leaves owing, if it is accepted
         self._letter = directory / "upload.json"
 
     def put(self, upload: Upload) -> None:
@@ -43,5 +44,5 @@ class Outbox:
 
     def clear(self) -> None:
         """Nothing is to be sent any more."""
-        self._letter.unlink(missing_ok=True)
-        self.file.unlink(missing_ok=True)
+        for path in (self._letter, self.file, self.owed):
+            path.unlink(missing_ok=True)

@@ -23,14 +23,9 @@ from spheroid_jax.transport.protocol import (
     Work,
     WorkRequest,
 )
+from spheroid_jax.transport.slots import Slots
 from spheroid_jax.transport.trainer import Trained, Trainer
-from spheroid_jax.transport.updates import (
-    Encoding,
-    Feedback,
-    UpdateError,
-    UpdateReader,
-    write_update,
-)
+from spheroid_jax.transport.updates import Encoding
 
 Doing = Literal["waiting", "fetching", "training", "sending"]
 _REFUSALS = (
@@ -79,7 +74,7 @@ class Worker:
           heartbeat: seconds between signs of life.
           say: prints a line.
         """
-        self._link, self._trainer, self._folder = link, trainer, folder
+        self._link, self._trainer = link, trainer
         self._identity, self._encoding = identity, encoding
         self._heartbeat, self._say = heartbeat, say
         self._outbox = Outbox(folder / "outbox")
@@ -90,9 +85,7 @@ class Worker:
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._attempts = 0
-        self._slot: tuple[int, int] | None = None
-        self._state: Any = None
-        self._feedback = Feedback()
+        self._slots = Slots(folder / "slots", trainer)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
         self.rounds_done = 0
 
@@ -186,7 +179,7 @@ class Worker:
             # The item or the work is no longer there: ask what is wanted now.
             self._say(f"round {work.round}: {error}")
             self._after = -1
-            self._slot = None  # should it be the same, it starts from before again
+            self._slots.forget()  # should it be the same, it starts from before again
             return
         finally:
             self._doing = "waiting"
@@ -235,19 +228,10 @@ class Worker:
     async def _train(self, work: Work, part: Any) -> Trained | None:
         """None if the loss isn't a number: nothing of that is to be sent."""
 
-        def train() -> Trained:
-            self._take_slot(work)
-            trained = self._trainer.train(
-                part, self._state, work.round, work.block, work.replica
-            )
-            self._state = trained.state if trained.is_finite else None
-            if trained.is_finite:
-                place = self._place(work.block, work.replica)
-                self._trainer.save(place / "inner.npz", trained.state, work.round)
-            return trained
-
         loop = asyncio.get_running_loop()
-        trained = await loop.run_in_executor(self._thread, train)
+        trained = await loop.run_in_executor(
+            self._thread, self._slots.train, work, part
+        )
         if trained.is_finite:
             return trained
         self._say(
@@ -256,48 +240,20 @@ class Worker:
         )
         return None
 
-    def _take_slot(self, work: Work) -> None:
-        """Changes to the optimizer state and the debts of another slot."""
-        slot = work.block, work.replica
-        if self._slot == slot:
-            return
-        self._slot = slot
-        place = self._place(*slot)
-        self._state = self._trainer.load(place / "inner.npz", work.round)
-        try:
-            self._feedback = Feedback.load(place / "owed")
-        except UpdateError:
-            self._feedback = Feedback()
-        owed = {name: leaf.shape for name, leaf in self._feedback.residual.items()}
-        if owed and owed != self._trainer.shapes:
-            self._feedback = Feedback()  # of another model
-
     async def _packed(self, work: Work, trained: Trained) -> Upload:
-        def write() -> Upload:
-            sent = self._feedback.compensate(trained.delta)
-            self._attempts += 1
-            facts = {"round": work.round, "block": work.block}
-            written = write_update(self._outbox.file, sent, self._encoding, facts)
-            if self._encoding.kind != "float32":
-                with UpdateReader(self._outbox.file) as reader:
-                    after = self._feedback.after(sent, reader)
-                after.save(self._outbox.file.with_name("owed"))
-            upload = Upload(
-                session=self._identity.session,
-                round=work.round,
-                block=work.block,
-                replica=work.replica,
-                # A round may be trained again, and to another result.
-                attempt=int(self._identity.session[:8], 16) << 20 | self._attempts,
-                bytes=written.bytes,
-                sha256=written.sha256,
-                ticket=work.ticket,
-                loss=trained.loss,
-            )
-            self._outbox.put(upload)
-            return upload
-
-        return await asyncio.to_thread(write)
+        self._attempts += 1
+        session = self._identity.session
+        # A round may be trained again, and to another result.
+        attempt = int(session[:8], 16) << 20 | self._attempts
+        return await asyncio.to_thread(
+            self._slots.pack,
+            work,
+            trained,
+            self._encoding,
+            self._outbox,
+            session,
+            attempt,
+        )
 
     async def _send(self, upload: Upload) -> Verdict | None:
         """None if the coordinator said meanwhile that it is too late."""
@@ -317,19 +273,7 @@ class Worker:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _settle(self, upload: Upload, verdict: Verdict) -> None:
-        """What was lost in the encoding is owed from now on, if it was accepted."""
-
-        def settle() -> None:
-            owed = self._outbox.file.with_name("owed")
-            if verdict.verdict == "accepted" and owed.exists():
-                place = self._place(upload.block, upload.replica) / "owed"
-                place.parent.mkdir(parents=True, exist_ok=True)
-                owed.replace(place)
-                self._feedback = Feedback.load(place)
-            owed.unlink(missing_ok=True)
-            self._outbox.clear()
-
-        await asyncio.to_thread(settle)
+        await asyncio.to_thread(self._slots.settle, upload, verdict, self._outbox)
         self.rounds_done += 1
 
     async def _resend(self, upload: Upload) -> None:
@@ -383,9 +327,6 @@ class Worker:
         # An answer may be about a round that is over.
         if not pulse.wanted and pulse.round >= round_ == self._round:
             self._wanted.clear()
-
-    def _place(self, block: int, replica: int) -> Path:
-        return self._folder / "slots" / f"{block}-{replica}"
 
     def _tell(
         self, work: Work, trained: Trained, verdict: Verdict, seconds: dict[str, float]

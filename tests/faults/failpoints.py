@@ -22,7 +22,7 @@ from unittest import mock
 
 from spheroid_jax.checkpoints.store import Checkpoints
 from spheroid_jax.checkpoints.writer import Writer
-from spheroid_jax.transport import outbox, trainer, worker
+from spheroid_jax.transport import outbox, slots, trainer, worker
 from spheroid_jax.transport.coordinator import intake, model
 from spheroid_jax.transport.http import parts
 from spheroid_jax.transport.ledger import Ledger
@@ -50,7 +50,7 @@ _PATCHED: tuple[tuple[Any, str, str], ...] = (
     (Checkpoints, "_prune", "prune"),
     (trainer.Trainer, "train", "train"),
     (trainer.Trainer, "save", "inner"),
-    (worker, "write_update", "pack"),
+    (slots, "write_update", "pack"),
     (outbox.Outbox, "put", "put"),
     (outbox.Outbox, "clear", "clear"),
 )
@@ -88,7 +88,7 @@ def _with_points(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def installed() -> Iterator[None]:
     """All failpoints are there; they do nothing outside of a host."""
     with contextlib.ExitStack() as stack:
-        write = mock.patch.object(worker, "write_update", spoiling.write_update)
+        write = mock.patch.object(slots, "write_update", spoiling.write_update)
         stack.enter_context(write)
         for owner, attribute, name in _PATCHED:
             made = _with_points(getattr(owner, attribute), name)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spheroid_jax.transport import worker as module
+from spheroid_jax.transport import slots as module
 from spheroid_jax.transport.closing import Policy
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.outbox import Outbox
@@ -281,7 +281,7 @@ def test_a_graceful_stop_sends_the_update_in_hand(tmp_path: Path) -> None:
                 b.stop()
                 return original(*args)
 
-            b._trainer = Wrapped(b._trainer, train)  # type: ignore[assignment]
+            b._slots._trainer = Wrapped(b._slots._trainer, train)  # type: ignore[assignment]
             for worker in (a, b):
                 await worker.register()
             other = asyncio.create_task(a.run())

@@ -1,6 +1,7 @@
 """The frame of both programs: one line for a failure, the way back after a stop."""
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from spheroid_jax.transport.ledger import LedgerError
 from spheroid_jax.transport.link import LinkError
 
 Options = TypeVar("Options")
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def say(line: str) -> None:
@@ -48,6 +50,16 @@ def program(
         return 1
     except KeyboardInterrupt:
         ended = "interrupted"
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        where = error.filename or "the disk"
+        print(
+            f"error: {where} can't be written ({error.strerror}): make room, or name "
+            "another --workdir; the same command goes on",
+            file=sys.stderr,
+        )
+        return 1
     except Exception as error:
         line = explained(error)
         if not line:
