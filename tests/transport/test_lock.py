@@ -57,19 +57,22 @@ def test_a_child_that_outlives_its_parent_holds_nothing(path: Path) -> None:
     """One that forked, and one that runs another program."""
     lock = Lock(path)
     reading, writing = os.pipe()
+    here, there = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writing)
+        os.write(there, b"!")
         os.read(reading, 1)  # until the parent says so
         os._exit(0)
+    os.read(here, 1)  # the child has begun, and so has let go
     sleeper = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         # As the end of this process would: without an unlock.
         lock.release()
         Lock(path).release()
     finally:
-        os.close(writing)
-        os.close(reading)
+        for end in (writing, reading, here, there):
+            os.close(end)
         os.waitpid(child, 0)
         sleeper.kill()
         sleeper.wait(30)
