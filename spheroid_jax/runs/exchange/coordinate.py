@@ -207,7 +207,10 @@ async def _serve(
     app = make_app(
         coordinator, uploads, limits, [lambda app: add_dashboard(app, coordinator)]
     )
-    server = await serve(app, options.host, options.port, options.context)
+    try:
+        server = await serve(app, options.host, options.port, options.context)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     say(_welcome(options, server, coordinator))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -230,6 +233,11 @@ async def _serve(
             if task.done():
                 task.result()
         if ended == "finished":
+            say(
+                f"all rounds are done; the model is in {options.workdir}/checkpoints/"
+                f"{setup.METHOD}/{coordinator.board.round}, every round's figures are "
+                f"in {options.workdir}/metrics.jsonl"
+            )
             await _say_goodbye(coordinator)
             # With what the workers said of the last round.
             counts = coordinator.board.members.counts()
@@ -345,12 +353,15 @@ def _welcome(
         host = "THIS-HOST"
     url = f"{scheme}://{host}:{server.port}"
     done = coordinator.board.round
+    state = f"goes on after round {done}" if done else "waits for workers"
+    if done >= options.config.train.rounds:
+        state = f"all {done} rounds are done; tells so to workers who ask"
     lines = [
-        f"goes on after round {done}" if done else "waits for workers",
+        state,
         f"dashboard: {url}/",
         "a worker joins with a token of its own:",
-        f"  python -m experiments.tokens --workdir={options.workdir} --add=NAME "
-        "> NAME.token",
+        f"  (umask 077; python -m experiments.tokens --workdir={options.workdir} "
+        "--add=NAME > NAME.token)",
         f"  python -m experiments.worker --coordinator={url} --token-file=NAME.token",
     ]
     if options.bucket is not None:

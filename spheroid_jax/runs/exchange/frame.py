@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ def program(
     except ConfigError as error:
         print("error:", *str(error).split(), file=sys.stderr)
         return 2
+    logging.basicConfig(format="%(message)s")
     keep_compiled()
     try:
         ended = action(options)

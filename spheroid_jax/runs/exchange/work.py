@@ -158,11 +158,30 @@ async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
         say(f"{known.worker}: works for {options.url}")
         # Loading text and compiling take a while, which a lease doesn't wait for.
         worker = await asyncio.to_thread(_worker, options, link, known, identity, say)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.stop)
-        await worker.register()
-        return await worker.run()
+        _stop_on_signals(worker, say)
+        try:
+            await worker.register()
+            return await worker.run()
+        except asyncio.CancelledError:  # the second signal
+            return "left"
+
+
+def _stop_on_signals(worker: Worker, say: Callable[[str], None]) -> None:
+    """The first signal asks for a graceful end, the second one ends at once."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    asked = False
+
+    def stop() -> None:
+        nonlocal asked
+        if asked and task is not None:
+            task.cancel()
+            return
+        asked = True
+        say("stops once the update in hand is sent; a second Ctrl-C stops at once")
+        worker.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
 
 
 class _Closing:

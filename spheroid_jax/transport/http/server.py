@@ -112,8 +112,8 @@ class _Front:
         worker = self._coordinator.worker_of(found[1]) if found else None
         if worker is None:
             raise ProtocolError(
-                "this needs 'Authorization: Bearer TOKEN' with a token that the "
-                "coordinator has given and not revoked",
+                "this needs a token ('Authorization: Bearer TOKEN') that the "
+                "coordinator knows and has not revoked: ask who runs it for another",
                 status=401,
                 code="unauthorized",
             )

@@ -50,7 +50,7 @@ class ItemCache:
             os.close(self._lock)
             raise LinkError(
                 f"the cache of items {root} is used by another process; give every "
-                "worker a directory of its own",
+                "worker a directory of its own with --workdir=DIR",
                 code="disk",
             ) from error
 
