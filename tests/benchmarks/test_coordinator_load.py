@@ -8,6 +8,7 @@ import pytest
 from benchmarks import _light, _loaded, coordinator_load
 
 
+@pytest.mark.slow
 def test_a_small_load_goes_through_rounds_without_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

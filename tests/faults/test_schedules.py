@@ -20,7 +20,7 @@ from tests.faults.run import check, play
 from tests.faults.schedules import KINDS, LINK, POISON, WIRE, draw
 
 ALL = range(240)
-SOON = range(0, 240, 6)  # of them, those that every run of the tests plays
+SOON = range(0, 240, 8)  # of them, those that every run of the tests plays
 _happened: collections.Counter[str] = collections.Counter()
 
 
