@@ -1,7 +1,7 @@
 """From boxes on disk to arrays where they are wanted, on whatever devices."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -154,6 +154,28 @@ def _parts(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> list[
             parts[bounds] = _Part(start, data, [])
         parts[bounds].devices.append(device)
     return list(parts.values())
+
+
+def load(
+    abstract: Any,
+    wanted: Mapping[str, Any],
+    found: Mapping[str, tuple[dict[str, Any], list[Source]]],
+) -> Any:
+    """Loads leaves, every piece of them checked, into the structure of ``abstract``.
+
+    Args:
+      abstract: a tree.
+      wanted: its leaves in order, by name.
+      found: record and sources of each.
+
+    Raises:
+      manifests.Damage: a piece isn't what was written.
+    """
+    loader = Loader()
+    planned = [loader.want(leaf, *found[name]) for name, leaf in wanted.items()]
+    loader.load()
+    loaded = [leaf.result() for leaf in planned]
+    return jax.tree.unflatten(jax.tree.structure(abstract), loaded)
 
 
 def _overlap(part: _Part, source: Source) -> tuple[Any, Any] | None:

@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from spheroid_jax import manifests
 from spheroid_jax.checkpoints import blobs, facts, leaves
 from spheroid_jax.checkpoints.errors import CheckpointError, cause
-from spheroid_jax.checkpoints.placement import Loader
+from spheroid_jax.checkpoints.placement import load
 
 PyTree = Any
 Leaf = tuple[dict[str, Any], list[blobs.Source]]
@@ -103,7 +101,7 @@ class Reader:
         return found
 
     def _check(self, there: Mapping[str, str], wanted: Mapping[str, Any]) -> None:
-        here = {name: _loadable(leaf) for name, leaf in wanted.items()}
+        here = {name: leaves.loadable(leaf) for name, leaf in wanted.items()}
         different = facts.differences(there, here)
         if different:
             raise CheckpointError(
@@ -115,17 +113,13 @@ class Reader:
         self, abstract: PyTree, wanted: Mapping[str, Any], found: Mapping[str, Leaf]
     ) -> PyTree:
         try:
-            loader = Loader()
-            planned = [loader.want(leaf, *found[n]) for n, leaf in wanted.items()]
-            loader.load()
-            loaded = [leaf.result() for leaf in planned]
+            return load(abstract, wanted, found)
         except manifests.Damage:
             raise
         except Exception as error:
             raise CheckpointError(
                 f"{self._name} can't be loaded: {cause(error)}"
             ) from error
-        return jax.tree.unflatten(jax.tree.structure(abstract), loaded)
 
 
 def is_intact(step: Path) -> bool:
@@ -143,14 +137,6 @@ def is_intact(step: Path) -> bool:
 def _renamed(abstract: PyTree, path: Callable[[str], str]) -> dict[str, Any]:
     """Leaves by their names in the state, in the order of the tree."""
     return {path(name): leaf for name, leaf in leaves.named(abstract).items()}
-
-
-def _loadable(leaf: Any) -> str:
-    """What JAX would make of a leaf; without x64, it narrows 64 bits in silence."""
-    if isinstance(leaf, jax.ShapeDtypeStruct) and not leaves.is_key(leaf):
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        leaf = jax.ShapeDtypeStruct(leaf.shape, dtype)
-    return leaves.describe(leaf)
 
 
 def _lifted(source: blobs.Source, block: int) -> blobs.Source:

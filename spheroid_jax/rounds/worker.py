@@ -63,19 +63,20 @@ def inner_optimizer(
     return optax.chain(optax.clip_by_global_norm(clip), steps)
 
 
+def _is_schedule(state: Any) -> bool:
+    return isinstance(state, optax.ScaleByScheduleState)
+
+
 def renewed(
     inner: optax.GradientTransformation, part: Any, opt_state: optax.OptState
 ) -> optax.OptState:
     """A fresh optimizer state that stays at its place in the schedule."""
 
-    def is_schedule(state: Any) -> bool:
-        return isinstance(state, optax.ScaleByScheduleState)
-
     return jax.tree.map(
-        lambda new, old: old if is_schedule(new) else new,
+        lambda new, old: old if _is_schedule(new) else new,
         inner.init(part),
         opt_state,
-        is_leaf=is_schedule,
+        is_leaf=_is_schedule,
     )
 
 
@@ -85,17 +86,14 @@ def placed(opt_state: optax.OptState, steps: Array | int) -> optax.OptState:
     Whoever joins late is at the place in the schedule where the others are.
     """
 
-    def is_schedule(state: Any) -> bool:
-        return isinstance(state, optax.ScaleByScheduleState)
-
     return jax.tree.map(
         lambda state: (
             optax.ScaleByScheduleState(jnp.asarray(steps, jnp.int32))
-            if is_schedule(state)
+            if _is_schedule(state)
             else state
         ),
         opt_state,
-        is_leaf=is_schedule,
+        is_leaf=_is_schedule,
     )
 
 

@@ -49,13 +49,19 @@ def mesh_shape(config: ConfigDict, parts: int) -> MeshShape:
 
 def window_settings(method: Method, config: ConfigDict) -> dict[str, Any]:
     """What decides which windows a method's workers see; see ``data.RoundIterator``."""
+    engine = method.engine
+    return plan_settings(config, engine.partition.count, engine.replicas)
+
+
+def plan_settings(config: ConfigDict, blocks: int, replicas: int) -> dict[str, Any]:
+    """The fields of :class:`spheroid_jax.data.windows.WindowPlan`."""
     return {
         "seq_len": config.data.seq_len,
         "stride": config.data.stride,
         "batch": config.data.batch,
         "local_steps": config.train.local_steps,
-        "blocks": method.engine.partition.count,
-        "replicas": method.engine.replicas,
+        "blocks": blocks,
+        "replicas": replicas,
         "sharding": config.data.sharding,
         "seed": config.seed,
     }

@@ -148,8 +148,7 @@ def coordinate(options: CoordinatorOptions) -> str:
       ``finished`` or ``drained``.
     """
     config, workdir = options.config, options.workdir
-    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
-    data.round_batches(corpus.train, **setup.window_settings(config))  # or too small
+    corpus = setup.corpus_of(config)
     _open(workdir, config)
     folder = setup.exchange_folder(workdir)
     directory = workdir / "checkpoints" / setup.METHOD
@@ -164,6 +163,7 @@ def coordinate(options: CoordinatorOptions) -> str:
             timeout=settings.timeout,
             identity=setup.identity_of(config),
             digest="sha256",  # workers must be able to trust what they fetch
+            wait=True,  # nothing else happens meanwhile, so no copy is needed
         ) as checkpoints,
         MetricsLog(workdir) as log,
     ):

@@ -86,18 +86,12 @@ def run_encodings(
       TrainingError: a loss isn't finite.
     """
     kind = Whole(
-        _prepare,
+        setup.corpus_of,
         _opening,
         lambda config, corpus, say: _work(config, corpus, workdir, say),
         write_report,
     )
     return run_whole(kind, config, workdir, resume=resume, command=command, say=say)
-
-
-def _prepare(config: ConfigDict) -> data.Corpus:
-    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
-    data.round_batches(corpus.train, **setup.window_settings(config))  # or too small
-    return corpus
 
 
 def _opening(config: ConfigDict, corpus: data.Corpus) -> str:

@@ -62,7 +62,7 @@ def run_exchange(
     count = len(workers_of(config))
     config = overridden(config, f"exchange.workers={count}")
     kind = Whole(
-        _prepare,
+        setup.corpus_of,
         _opening,
         lambda config, corpus, say: _work(config, corpus, workdir, say),
         write_report,
@@ -71,12 +71,6 @@ def run_exchange(
     if problem := summary["lockstep"]["problem"]:
         raise TrainingError(f"{problem}; the report in {workdir} has the figures")
     return summary
-
-
-def _prepare(config: ConfigDict) -> data.Corpus:
-    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
-    data.round_batches(corpus.train, **setup.window_settings(config))  # or too small
-    return corpus
 
 
 def _opening(config: ConfigDict, corpus: data.Corpus) -> str:

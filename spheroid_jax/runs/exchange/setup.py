@@ -1,11 +1,13 @@
 """What a configuration decides for a coordinator and for its workers, alike."""
 
+import functools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,16 +26,23 @@ from spheroid_jax.runs.methods import (
     grid_levels,
     inner_of,
 )
-from spheroid_jax.runs.settings import Keys, training_identity
+from spheroid_jax.runs.settings import Keys, plan_settings, training_identity
 from spheroid_jax.runs.workdir import as_json
 from spheroid_jax.transport.closing import Policy
-from spheroid_jax.transport.coordinator import Rules, Settings
+from spheroid_jax.transport.coordinator import METHOD, Rules, Settings
 from spheroid_jax.transport.updates import Encoding
 from spheroid_jax.validation import validate
 
-METHOD = "blocktrain"
-# A worker may have its text elsewhere, and another device.
-_OWN_FIELDS = ("data.corpus", "data.mirror", "model.attention")
+
+def corpus_of(config: ConfigDict) -> data.Corpus:
+    """The text, which is enough for every slot.
+
+    Raises:
+      CorpusError: it can't be read, or is too small.
+    """
+    corpus = data.load_corpus(config.data.corpus, mirror=config.data.mirror)
+    data.round_batches(corpus.train, **window_settings(config))
+    return corpus
 
 
 def keys_of(config: ConfigDict) -> Keys:
@@ -86,16 +95,7 @@ def judge_of(
 
 def window_settings(config: ConfigDict) -> dict[str, Any]:
     """What decides which windows a slot sees; see ``data.round_batches``."""
-    return {
-        "seq_len": config.data.seq_len,
-        "stride": config.data.stride,
-        "batch": config.data.batch,
-        "local_steps": config.train.local_steps,
-        "blocks": config.model.blocks,
-        "replicas": config.train.replicas,
-        "sharding": config.data.sharding,
-        "seed": config.seed,
-    }
+    return plan_settings(config, config.model.blocks, config.train.replicas)
 
 
 def windows_of(
@@ -104,11 +104,12 @@ def windows_of(
     """``(round, block, replica)`` to a slot's windows, uint8 (H, N, T+1)."""
     settings = window_settings(config)
 
+    @functools.cache
+    def of_slot(block: int, replica: int) -> grain.MapDataset:
+        return data.round_batches(corpus.train, workers=[(block, replica)], **settings)
+
     def windows(round_: int, block: int, replica: int) -> np.ndarray:
-        of_slot = data.round_batches(
-            corpus.train, workers=[(block, replica)], **settings
-        )
-        found: np.ndarray = of_slot[round_][0]
+        found: np.ndarray = of_slot(block, replica)[round_][0]
         return found
 
     return windows
@@ -166,7 +167,7 @@ def config_from(plain: dict[str, Any], sha256: str, own: dict[str, str]) -> Conf
     Args:
       plain: as JSON.
       sha256: of that JSON, as the coordinator says.
-      own: fields that the worker sets for itself, of ``_OWN_FIELDS``.
+      own: fields that the worker sets for itself, such as where its text is.
 
     Raises:
       ConfigError: it isn't one that this release can serve.

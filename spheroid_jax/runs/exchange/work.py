@@ -153,7 +153,8 @@ async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
         metadata.version("spheroid_jax"),
         str(jax.devices()[0].device_kind),
     )
-    async with contextlib.aclosing(_Closing(link)):
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(link.close)
         known = await link.register(Register(VERSION, *identity))
         say(f"{known.worker}: works for {options.url}")
         # Loading text and compiling take a while, which a lease doesn't wait for.
@@ -182,13 +183,6 @@ def _stop_on_signals(worker: Worker, say: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-
-
-class _Closing:
-    """What ``aclosing`` wants."""
-
-    def __init__(self, link: Link) -> None:
-        self.aclose = link.close
 
 
 def is_bucket(url: str) -> bool:

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from spheroid_jax.checkpoints import CheckpointError, blobs, facts, leaves
-from spheroid_jax.checkpoints.placement import Loader
+from spheroid_jax.checkpoints.placement import load
 
 PyTree = Any
 
@@ -31,19 +29,10 @@ def load_part(block: Path, interface: Path, abstract: PyTree) -> PyTree:
     wanted = {leaves.part_name(n): x for n, x in leaves.named(abstract).items()}
     found = blobs.catalog(block) | blobs.catalog(interface)
     there = {name: record["is"] for name, (record, _) in found.items()}
-    different = facts.differences(there, {n: _described(x) for n, x in wanted.items()})
-    if different:
+    here = {name: leaves.loadable(leaf) for name, leaf in wanted.items()}
+    if different := facts.differences(there, here):
         raise CheckpointError(
             f"the coordinator's part is another: {facts.shortened(different)}; use the "
             "release that the coordinator has"
         )
-    loader = Loader()
-    planned = [loader.want(leaf, *found[name]) for name, leaf in wanted.items()]
-    loader.load()
-    loaded = [leaf.result() for leaf in planned]
-    return jax.tree.unflatten(jax.tree.structure(abstract), loaded)
-
-
-def _described(leaf: Any) -> str:
-    """What JAX would make of a leaf; without x64, it narrows 64 bits in silence."""
-    return f"{jax.dtypes.canonicalize_dtype(leaf.dtype)}{list(leaf.shape)}"
+    return load(abstract, wanted, found)
