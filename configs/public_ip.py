@@ -15,41 +15,14 @@ bytes (d = 1024, derived from them), and the link alone takes some six hours.
 
 from ml_collections import ConfigDict
 
+from configs.same_node import SIZES as ONE_NODE
 from spheroid_jax import config
 from spheroid_jax.fields import Sizes, at_size
 
 SIZES: Sizes = {
-    "quick": {
-        "model.width": 64,
-        "model.heads": 2,
-        "model.target_radius": 0.25,
-        "data.seq_len": 64,
-        "data.batch": 4,
-        "train.local_steps": 10,
-    },
-    "small": {
-        "model.width": 96,
-        "model.heads": 3,
-        "model.layers": 4,
-        "model.target_radius": 0.25,
-        "data.seq_len": 128,
-        "data.batch": 8,
-        "train.local_steps": 100,
-        "train.warmup_steps": 100,
-    },
-    "paper": {
-        "model.width": 1024,
-        "model.heads": 16,
-        "model.layers": 4,
-        "model.remat": "dots",
-        "model.compute_dtype": "bfloat16",
-        "data.seq_len": 256,
-        "data.batch": 64,
-        "train.local_steps": 200,
-        "train.learning_rate": 3e-4,
-        "train.warmup_steps": 200,
-        "train.final_lr_fraction": 0.1,
-    },
+    "quick": ONE_NODE["quick"],
+    "small": ONE_NODE["small"] | {"train.local_steps": 100},
+    "paper": ONE_NODE["paper"] | {"model.width": 1024, "model.heads": 16},
 }
 
 
