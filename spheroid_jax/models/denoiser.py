@@ -59,8 +59,19 @@ class BlockDenoiser:
         """Target embeddings Ehat, (V, d)."""
         return self._call(interface, "targets")
 
+    def expected(self, interface: Params, logits: Array) -> Array:
+        """Mean byte embedding under logits (N, T, V), as a ``guess`` (N, T, d)."""
+        return self._call(interface, "expected", logits)
+
     def logits(
-        self, block: Params, interface: Params, x: Array, z: Array, sigma: Array
+        self,
+        block: Params,
+        interface: Params,
+        x: Array,
+        z: Array,
+        sigma: Array,
+        present: Array | None = None,
+        guess: Array | None = None,
     ) -> Array:
         """Logits of y, float32 (N, T, V).
 
@@ -70,8 +81,10 @@ class BlockDenoiser:
           x: clean bytes, integers (N, T).
           z: noisy target embeddings, (N, T, d).
           sigma: noise level of each sequence, (N,).
+          present: which bytes of x are known, bool (N, T); by default all.
+          guess: embeddings (N, T, d) for those that aren't; by default zero.
         """
-        clean = self._call(interface, "enter", x)
+        clean = self._call(interface, "enter", x, present, guess)
         noisy = self._call(interface, "enter_noisy", z, sigma)
         if self.layout == "aligned":
             h = apply_layers(block, self.transformer, clean + noisy)
@@ -85,6 +98,6 @@ class BlockDenoiser:
             h = h[:, length:]
         return self._call(interface, "leave_noisy", h, z, sigma)
 
-    def _call(self, interface: Params, method: str, *args: Array) -> Array:
+    def _call(self, interface: Params, method: str, *args: Array | None) -> Array:
         module = Interface(self.interface)
         return module.apply({"params": interface}, *args, method=method)

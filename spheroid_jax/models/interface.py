@@ -110,9 +110,23 @@ class Interface(nn.Module):
         h = self.enter(x)
         return self.head_logits(self.norm(h))
 
-    def enter(self, x: Array) -> Array:
-        """Clean input ``W_x e(x) + pos``: bytes (N, T) to (N, T, d)."""
-        return self.table[x] @ self.w_x + self.positions[: x.shape[-1]][None]
+    def enter(
+        self, x: Array, present: Array | None = None, guess: Array | None = None
+    ) -> Array:
+        """Clean input ``W_x e(x) + pos``: bytes (N, T) to (N, T, d).
+
+        Where ``present`` (N, T) is false the byte isn't known: its embedding is
+        ``guess`` (N, T, d) or else zero, and its place stays.
+        """
+        embedded = self.table[x]
+        if present is not None:
+            other = jnp.zeros_like(embedded) if guess is None else guess
+            embedded = jnp.where(present[..., None], embedded, other)
+        return embedded @ self.w_x + self.positions[: x.shape[-1]][None]
+
+    def expected(self, logits: Array) -> Array:
+        """Mean byte embedding ``softmax(logits) E``: (N, T, V) to (N, T, d)."""
+        return jax.nn.softmax(logits) @ self.table
 
     def enter_noisy(self, z: Array, sigma: Array) -> Array:
         """Noisy input ``W_z (c_in z) + g(c_noise)``: z (N, T, d), sigma (N,)."""
