@@ -111,18 +111,27 @@ class Interface(nn.Module):
         return self.head_logits(self.norm(h))
 
     def enter(
-        self, x: Array, present: Array | None = None, guess: Array | None = None
+        self,
+        x: Array,
+        present: Array | None = None,
+        guess: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         """Clean input ``W_x e(x) + pos``: bytes (N, T) to (N, T, d).
 
         Where ``present`` (N, T) is false the byte isn't known: its embedding is
-        ``guess`` (N, T, d) or else zero, and its place stays.
+        ``guess`` (N, T, d) or else zero, and its place stays. Places are 0, 1, ... or
+        ``places`` (N, T), of which those out of range are taken as the last.
         """
         embedded = self.table[x]
         if present is not None:
             other = jnp.zeros_like(embedded) if guess is None else guess
             embedded = jnp.where(present[..., None], embedded, other)
-        return embedded @ self.w_x + self.positions[: x.shape[-1]][None]
+        if places is None:
+            placed = self.positions[: x.shape[-1]][None]
+        else:
+            placed = self.positions.at[places].get(mode="clip")
+        return embedded @ self.w_x + placed
 
     def expected(self, logits: Array) -> Array:
         """Mean byte embedding ``softmax(logits) E``: (N, T, V) to (N, T, d)."""

@@ -20,6 +20,7 @@ from spheroid_jax.models.sharding import divided, gathered
 REMAT_POLICIES = ("none", "dots", "full")
 Params = Any
 Rotation = tuple[Array, Array]
+Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
 LayerBody = Callable[[Array, Params], tuple[Array, None]]
 
 
@@ -54,11 +55,13 @@ def rotation(positions: Array, width: int, theta: float = 10_000.0) -> Rotation:
     """Cosines and sines (S, width // 2) that turn heads of ``width`` channels.
 
     Pair i of the place ``positions`` (S,) is turned by ``position theta^(-i / half)``
-    (RoFormer, arXiv 2104.09864, section 3.2).
+    (RoFormer, arXiv 2104.09864, section 3.2). Where sequences differ in their places,
+    ``positions`` are (N, S) and so are the leading axes of what comes back.
     """
     half = width // 2
     frequency = theta ** (-jnp.arange(half) / max(half, 1))
-    angle = positions[:, None].astype(jnp.float32) * frequency[None]
+    frequency = frequency.reshape(*(1,) * positions.ndim, half)
+    angle = positions[..., None].astype(jnp.float32) * frequency
     return jnp.cos(angle), jnp.sin(angle)
 
 
@@ -68,7 +71,8 @@ def turn(x: Array, by: Rotation) -> Array:
     Pairs are (i, i + half); an odd last channel is left as it is.
     """
     half = x.shape[-1] // 2
-    cos, sin = (part[None, :, None] for part in by)
+    cos, sin = (part if part.ndim == 3 else part[None] for part in by)
+    cos, sin = cos[:, :, None], sin[:, :, None]
     first, second = x[..., :half], x[..., half : 2 * half]
     turned = [first * cos - second * sin, first * sin + second * cos]
     return jnp.concatenate([*turned, x[..., 2 * half :]], axis=-1).astype(x.dtype)
@@ -77,7 +81,8 @@ def turn(x: Array, by: Rotation) -> Array:
 def rotate(x: Array, positions: Array) -> Array:
     """Rotary position embedding of x (N, S, heads, head width), float32 inside.
 
-    Pairs are (i, i + half); an odd last channel is left as it is.
+    ``positions`` are (S,) or (N, S). Pairs are (i, i + half); an odd last channel is
+    left as it is.
     """
     return turn(x, rotation(positions, x.shape[-1]))
 
@@ -102,12 +107,27 @@ class TransformerLayer(nn.Module):
 
     shape: TransformerShape
 
-    @nn.compact
     def __call__(self, h: Array, positions: Array, mask: Array | None) -> Array:
         """Maps h (N, S, d) whose places are ``positions`` (S,).
 
         ``mask`` (S, S) is true where attention is allowed; without one attention is
         plainly causal, which fused kernels know.
+        """
+
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
+            if self.shape.rotary:
+                q, k = rotate(q, positions), rotate(k, positions)
+            return attention(q, k, v, mask, implementation=self.shape.attention), None
+
+        return self.around(h, attend)[0]
+
+    @nn.compact
+    def around(self, h: Array, attend: Attend) -> tuple[Array, Any]:
+        """Maps h (N, S, d) by all of a layer but attention itself.
+
+        ``attend`` takes queries, keys and values (N, S, heads, head width), not turned
+        yet, and returns what is attended, of the same shape, and whatever else it has
+        to say, which is returned beside h.
         """
         shape = self.shape
         dtype = jnp.dtype(shape.compute_dtype)
@@ -124,9 +144,7 @@ class TransformerLayer(nn.Module):
             part.reshape(*part.shape[:-1], *heads)
             for part in jnp.split(qkv, 3, axis=-1)
         )
-        if shape.rotary:
-            q, k = rotate(q, positions), rotate(k, positions)
-        attended = attention(q, k, v, mask, implementation=shape.attention)
+        attended, besides = attend(q, k, v)
         attended = attended.reshape(x.shape)
         h = h + nn.Dense(
             shape.width, name="attention_out", dtype=dtype, kernel_init=branch
@@ -134,9 +152,10 @@ class TransformerLayer(nn.Module):
 
         x = nn.LayerNorm(dtype=dtype, name="mlp_norm")(h)
         x = jax.nn.gelu(nn.Dense(shape.mlp_width, name="mlp_in", **dense)(x))
-        return h + nn.Dense(
-            shape.width, name="mlp_out", dtype=dtype, kernel_init=branch
-        )(x)
+        h = h + nn.Dense(shape.width, name="mlp_out", dtype=dtype, kernel_init=branch)(
+            x
+        )
+        return h, besides
 
 
 def init_layers(key: Array, shape: TransformerShape, count: int) -> Params:

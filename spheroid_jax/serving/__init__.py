@@ -1,0 +1,1 @@
+"""Serving a model that lies in parts on many hosts."""
