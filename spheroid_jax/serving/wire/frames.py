@@ -51,8 +51,9 @@ class Sizes:
     payload: int = 64 << 20
 
 
+DEFAULT = Sizes()
 # For a peer that hasn't proven who it is.
-STRANGER = Sizes(header=2 << 10, payload=0)
+STRANGER = Sizes(header=4 << 10, payload=0)
 
 
 class Frame(NamedTuple):
@@ -90,8 +91,8 @@ def frame(
 class FrameReader:
     """Makes frames of bytes, however they are cut; holds one unfinished frame at most.
 
-    Bytes are put where :meth:`buffer` says, and announced with :meth:`received`. A
-    large payload goes straight to its place.
+    Bytes are put where :meth:`buffer` says and announced with :meth:`advance`;
+    :meth:`next` takes them out again. A large payload goes straight to its place.
 
     Attributes:
       sizes: limits of the frames to come.
@@ -100,14 +101,14 @@ class FrameReader:
     def __init__(self, sizes: Sizes):
         self.sizes = sizes
         self._store = memoryview(bytearray(_room(sizes)))
-        self._start = self._end = 0
+        self._start = self._end = 0  # of the bytes in the store
         self._head: _Head | None = None
         self._header = b""
         self._payload: np.ndarray | None = None
         self._filled = 0  # bytes of the payload that are there
 
     def allow(self, sizes: Sizes) -> None:
-        """Other limits from the next frame on."""
+        """Other limits, for all frames that :meth:`next` hasn't begun with."""
         left = self._store[self._start : self._end]
         store = memoryview(bytearray(max(_room(sizes), len(left))))
         store[: len(left)] = left
@@ -121,9 +122,14 @@ class FrameReader:
             return HEAD_BYTES + self._head.header + self._head.payload
         return HEAD_BYTES if self._end > self._start else 0
 
+    @property
+    def filling(self) -> bool:
+        """Whether a payload is on its way: :meth:`next` can't know more yet."""
+        return self._payload is not None and self._filled < self._payload.size
+
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-        if self._payload is not None:
+        """Where the next bytes go; empty if frames have to be taken out first."""
+        if self._payload is not None and self.filling:
             return self._payload.data[self._filled :]
         if self._start:
             left = self._end - self._start
@@ -131,42 +137,19 @@ class FrameReader:
             self._start, self._end = 0, left
         return self._store[self._end :]
 
-    def received(self, count: int) -> list[Frame]:
-        """So many bytes are in the buffer now; the frames that this completes.
+    def advance(self, count: int) -> None:
+        """So many bytes have been put into the buffer."""
+        if self.filling:
+            self._filled += count
+        else:
+            self._end += count
+
+    def next(self) -> Frame | None:
+        """The next frame that is there whole.
 
         Raises:
           FrameError: this is no frame; the reader is of no more use.
         """
-        if self._payload is not None:
-            self._filled += count
-        else:
-            self._end += count
-        frames = []
-        while (found := self._next()) is not None:
-            frames.append(found)
-        return frames
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that these bytes complete; as :meth:`received`, with a copy."""
-        frames, view = [], memoryview(data)
-        while view:
-            room = self.buffer()
-            count = min(len(room), len(view))
-            room[:count] = view[:count]
-            frames += self.received(count)
-            view = view[count:]
-        return frames
-
-    def end(self) -> None:
-        """There won't be more.
-
-        Raises:
-          FrameError: in the middle of a frame.
-        """
-        if self.expected:
-            raise FrameError("the connection ended in the middle of a frame", "short")
-
-    def _next(self) -> Frame | None:
         if self._head is None:
             self._head = self._read_head()
             if self._head is None:
@@ -189,6 +172,15 @@ class FrameReader:
         if digest.intdigest() != head.digest:
             raise FrameError("a frame arrived corrupted", "corrupt")
         return done
+
+    def end(self) -> None:
+        """There won't be more.
+
+        Raises:
+          FrameError: in the middle of a frame.
+        """
+        if self.expected:
+            raise FrameError("the connection ended in the middle of a frame", "short")
 
     def _take(self, count: int) -> memoryview:
         taken = self._store[self._start : self._start + count]
