@@ -13,6 +13,7 @@ from spheroid_jax.config import (
 from spheroid_jax.delivery.profiles import PRESETS
 from spheroid_jax.diffusion import GRIDS
 from spheroid_jax.models import ATTENTIONS, HEADS, LAYOUTS, REMAT_POLICIES
+from spheroid_jax.objectives import FILLS
 from spheroid_jax.optim.outer import OUTER_OPTIMIZERS
 from spheroid_jax.rounds.delayed import PROTOCOLS
 from spheroid_jax.rules import (
@@ -32,7 +33,7 @@ PRECISIONS = ("float32", "bf16_8bit")
 STARTS = ("ramp", "skip")
 DELAYS = ("fixed", "uniform", "per_worker", "trace")
 ENCODINGS = ("float32", "bfloat16", "int8", "int4")
-DIGESTS = ("xxh3", "sha256")
+DIGESTS = ("xxh3", "sha256", "blake3")
 HOSTS = ("loopback", "proxy", "namespaces")
 RULES_OF_REPLICAS = ("mean", "trimmed_mean", "median")
 SCHEDULES = ("every", "round_robin", "periods")
@@ -99,6 +100,8 @@ _BLOCK_MODEL: Mapping[str, Rule] = {
     "diffusion.sigma_data": _POSITIVE,
     "diffusion.overlap": _NOT_NEGATIVE,
     "diffusion.grid": one_of(GRIDS),
+    "train.context_mask": _FRACTION,
+    "train.context_fill": one_of(FILLS),
 }
 
 _BLOCKS: Mapping[str, Rule] = {

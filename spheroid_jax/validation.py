@@ -21,6 +21,7 @@ from spheroid_jax.delivery.fleet import parse_profile
 from spheroid_jax.diffusion import NoiseLevels
 from spheroid_jax.fields import ConfigError, leaves, overridden, suggestion, unknown
 from spheroid_jax.models.attention import has_fused_attention, unfused
+from spheroid_jax.objectives import cut_windows
 from spheroid_jax.optim.recipes import RecipeError, parse_recipe
 from spheroid_jax.rounds.mesh import MeshShape, misfit
 from spheroid_jax.schema import OUTER_RULES, RULES
@@ -232,6 +233,15 @@ def _mesh(
     return misfit(MeshShape(block, replica, fsdp), devices, blocks, replicas, batch)
 
 
+def _context(share: float, batch: int) -> str:
+    if not share or cut_windows(share, batch):
+        return ""
+    return (
+        f"train.context_mask={share} cuts no window of data.batch={batch}: use"
+        f" {1 / batch:.3g} or more, or 0"
+    )
+
+
 def _attention(asked: str, width: int, heads: int, dtype: str) -> str:
     if asked != "cudnn" or width % heads:
         return ""
@@ -277,6 +287,7 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[..., str]], ...] = (
         ),
         _mesh,
     ),
+    (("train.context_mask", "data.batch"), _context),
     (
         ("model.attention", "model.width", "model.heads", "model.compute_dtype"),
         _attention,

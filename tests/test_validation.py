@@ -62,6 +62,18 @@ def test_every_number_refuses_what_is_no_finite_number(
     )
 
 
+@pytest.mark.parametrize("kind", ["blocks", "network", "exchange", "encodings"])
+def test_a_share_that_cuts_no_window_is_refused(kind: str) -> None:
+    share = {"train__context_mask": 0.05, "data__batch": 8}
+    (line,) = problems(changed(kind, **share), 1)
+    assert line == (
+        "train.context_mask=0.05 cuts no window of data.batch=8: "
+        "use 0.125 or more, or 0"
+    )
+    share["train__context_mask"] = 0.125
+    assert problems(changed(kind, **share), 1) == []
+
+
 def test_a_bool_is_no_whole_number() -> None:
     assert problems(changed(seed=True), 1) == ["seed=True must be a whole number"]
 
@@ -97,6 +109,8 @@ EDGES = [
     ("train.b2", 1.0, 0.999),
     ("train.weight_decay", -0.1, 0.0),
     ("train.clip", -1.0, 0.0),
+    ("train.context_mask", 1.1, 1.0),
+    ("train.context_mask", -0.1, 0.0),
     ("outer.learning_rate", 0.0, 0.7),
     ("outer.momentum", 1.0, 0.0),
     ("eval.every", 0, 1),
@@ -137,6 +151,7 @@ def test_ranges_end_where_they_should(
         ("model.remat", "dot", "did you mean dots?"),
         ("model.attention", "cuda", "did you mean cudnn?"),
         ("diffusion.grid", "edges", "upper_edges"),
+        ("train.context_fill", "draw", "did you mean drawn?"),
         ("data.sharding", "workers", "did you mean worker?"),
         ("outer.name", "adam", "use sgd or nesterov"),
         ("data.corpus", "wikitext-2", "did you mean wikitext-2-raw?"),

@@ -15,6 +15,7 @@ the command line; "not set" is an empty string or zero, and says so in its comme
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -27,6 +28,7 @@ from spheroid_jax.config.memory_fields import memory
 from spheroid_jax.config.network_fields import NETWORK_RECIPES, network
 
 __all__ = [
+    "ADDED",
     "BOUND_FUNCTIONS",
     "BOUND_METHODS",
     "FLEET_KINDS",
@@ -45,6 +47,9 @@ __all__ = [
     "memory",
     "network",
 ]
+
+# Fields that came later, with what they were before: older runs can be resumed.
+ADDED: Mapping[str, Any] = {"train.context_mask": 0.0, "train.context_fill": "drawn"}
 
 KINDS: Mapping[str, Callable[[], ConfigDict]] = {
     "blocks": default,

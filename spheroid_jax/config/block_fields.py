@@ -29,6 +29,7 @@ def default() -> ConfigDict:
     c.train.b2 = 0.95  # AdamW
     c.train.weight_decay = 0.1  # AdamW, matrices of the layers only
     c.train.clip = 1.0  # global gradient norm; 0 = off
+    sections.unknown_context(c.train)
 
     c.outer = ConfigDict()
     c.outer.name = "sgd"  # sgd (with 1.0: the paper's mean) | nesterov
@@ -48,7 +49,7 @@ def default() -> ConfigDict:
     c.checkpoint.keep_best = 0  # besides, those of the lowest CE on validation
     c.checkpoint.timeout = 1800.0  # seconds after which a save has failed
     c.checkpoint.wait = True  # for the disk before the next round; else beside it
-    c.checkpoint.digest = "xxh3"  # of data: xxh3 (fast) | sha256 (also against forgers)
+    c.checkpoint.digest = "xxh3"  # of data: xxh3 | blake3, sha256 (against forgers)
 
     c.mesh = ConfigDict()
     c.mesh.block = 1  # devices along the block axis; divides B; 0 = choose

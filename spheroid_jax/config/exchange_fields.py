@@ -18,6 +18,7 @@ def exchange() -> ConfigDict:
     # Slots: replicas per block; who has none waits as a spare.
     c.train = sections.late_train(4e-3, rounds=60)
     c.train.replicas = 2
+    sections.unknown_context(c.train)
 
     c.network = ConfigDict()
     c.network.deadline = 0.0  # seconds after which a round closes; 0 = none
@@ -79,6 +80,7 @@ def encodings() -> ConfigDict:
     c.data = sections.data()
     c.train = sections.late_train(4e-3, rounds=60)
     c.train.replicas = 2
+    sections.unknown_context(c.train)
 
     c.outer = sections.outer()
     c.outer.recipe = "sgd learning_rate=1.0"  # the outer optimizer; docs/optim.md

@@ -31,6 +31,7 @@ def network() -> ConfigDict:
     c.data = sections.data()
 
     c.train = sections.late_train(4e-3, rounds=60)
+    sections.unknown_context(c.train)
 
     c.network = ConfigDict()
     c.network.preset = "wan"  # lockstep | mild | wan | bad_edge: what workers there are

@@ -57,6 +57,14 @@ def diffusion() -> ConfigDict:
     return d
 
 
+def unknown_context(train: ConfigDict) -> None:
+    """Adds to ``train`` how blocks learn to do without bytes that aren't known yet."""
+    train.context_mask = 0.0  # share of a batch's windows cut at a random place; 0: off
+    # Bytes after the cut: left out | mean embedding by the block's own first guess |
+    # drawn from that guess. Block 0 always leaves them out.
+    train.context_fill = "drawn"  # zero | expected | drawn
+
+
 def outer() -> ConfigDict:
     """The section ``outer``: what a recipe doesn't set."""
     o = ConfigDict()

@@ -33,7 +33,12 @@ from spheroid_jax.models.flops import (
     autoregressive_window_flops,
     denoiser_window_flops,
 )
-from spheroid_jax.objectives import Objective, block_denoising, next_byte
+from spheroid_jax.objectives import (
+    Objective,
+    UnknownContext,
+    block_denoising,
+    next_byte,
+)
 from spheroid_jax.optim import outer_optimizer
 from spheroid_jax.rounds import Engine, inner_optimizer
 
@@ -132,7 +137,11 @@ def denoising_objective(config: ConfigDict, model: BlockDenoiser) -> Objective:
     """What a block is trained on."""
     noise = noise_levels(config)
     ranges = block_ranges(noise, config.model.blocks, config.diffusion.overlap)
-    return block_denoising(model, noise, jnp.asarray(ranges, jnp.float32))
+    train = config.train
+    unknown = None
+    if train.context_mask:
+        unknown = UnknownContext(train.context_mask, train.context_fill)
+    return block_denoising(model, noise, jnp.asarray(ranges, jnp.float32), unknown)
 
 
 def _blocktrain(config: ConfigDict) -> Method:

@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from spheroid_jax import distributed
+from spheroid_jax.config import ADDED
 from spheroid_jax.rounds.mesh import MeshShape, choose_shape, make_mesh, reference_shape
 from spheroid_jax.runs.methods import Method
 
@@ -79,4 +80,8 @@ def training_identity(config: ConfigDict) -> dict[str, Any]:
     # So may the device, and with it the kernel.
     for field in ("data.corpus", "data.mirror", "model.attention"):
         flat.pop(field)
+    # Where no context is cut, a checkpoint from before there was such a field fits.
+    if not flat.get("train.context_mask"):
+        for field in ADDED:
+            flat.pop(field, None)
     return flat

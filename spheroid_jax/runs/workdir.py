@@ -10,6 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from spheroid_jax import distributed
+from spheroid_jax.config import ADDED
 
 _CONFIG = "config.json"
 _SHARED_WITHIN = 30.0  # seconds; NFS may show a new file late
@@ -99,7 +100,7 @@ def _check_same(path: Path, config: ConfigDict) -> None:
         ) from None
     except (OSError, ValueError) as error:
         raise WorkdirError(f"{path} can't be read: {error}") from error
-    before, now = flatten(started), flatten(as_json(config))
+    before, now = {**ADDED, **flatten(started)}, {**ADDED, **flatten(as_json(config))}
     # Where a run is computed doesn't change what comes out of it.
     changed = [
         f"{name} was {before.get(name)!r}, now {now.get(name)!r}"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spheroid_jax.config import default
+from spheroid_jax.config import ADDED, default
 from spheroid_jax.runs.session import fresh_command, resume_command
+from spheroid_jax.runs.settings import training_identity
 from spheroid_jax.runs.workdir import (
     WorkdirError,
     default_workdir,
@@ -47,6 +48,37 @@ def test_a_run_is_resumed_only_by_its_own_configuration(tmp_path: Path) -> None:
     config.model.layers = 7
     with pytest.raises(WorkdirError, match=r"model\.layers was 4, now 7"):
         open_workdir(tmp_path / "run", config, resume=True)
+
+
+def test_a_run_from_before_a_field_came_is_resumed_with_what_it_did(
+    tmp_path: Path,
+) -> None:
+    config = default()
+    open_workdir(tmp_path / "run", config, resume=False)
+    path = tmp_path / "run/config.json"
+    older = json.loads(path.read_text())
+    for field in ADDED:
+        section, name = field.split(".")
+        del older[section][name]
+    path.write_text(json.dumps(older))
+    open_workdir(tmp_path / "run", config, resume=True)
+    config.train.context_mask = 0.5
+    with pytest.raises(WorkdirError, match=r"train\.context_mask was 0\.0, now 0\.5"):
+        open_workdir(tmp_path / "run", config, resume=True)
+
+
+def test_a_checkpoint_from_before_a_field_came_is_of_the_same_run() -> None:
+    config, before = default(), default()
+    with before.unlocked():
+        del before.train.context_mask, before.train.context_fill
+    identity = training_identity(config)
+    assert identity == training_identity(before)
+    # What fills a context that isn't cut is the same nothing.
+    config.train.context_fill = "zero"
+    assert training_identity(config) == identity
+    config.train.context_mask = 0.5
+    cut = training_identity(config)
+    assert cut == {**identity, "train.context_mask": 0.5, "train.context_fill": "zero"}
 
 
 def test_a_folder_in_use_is_refused_and_kept(tmp_path: Path) -> None:
