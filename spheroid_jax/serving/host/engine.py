@@ -1,0 +1,216 @@
+"""What computes: a stage's cache, its compiled programs, batches in and out of them.
+
+Used from one thread alone. Requests come as rows of different lengths; a program takes
+a rectangle. So positions are padded to 1 or a power of two, and rows likewise: there
+are few programs, each compiled once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spheroid_jax.serving.host.waiting import bucket
+from spheroid_jax.serving.stages import Passed, Rows, Stage
+
+Array = np.ndarray
+_NOT_FINITE = (
+    "the result isn't finite: the parameters of this stage are damaged, or diverged"
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Work:
+    """One row of a batch: a request's sweep. S = ``count``.
+
+    Attributes:
+      slot: of the cache.
+      start: place of the first position.
+      index: its absolute index.
+      known: leading positions whose bytes are decided.
+      count: positions.
+      bytes: integers (S,).
+      seed: of the request's draws.
+      temperature: 0 for the likeliest byte.
+      top_k: 0 for no such filter.
+      top_p: 1 for no such filter.
+      state: float32 (S, d) of the stage before; None at the first.
+      guess: float32 (S, d), or None.
+      logs: float32 (S, 256), or None.
+    """
+
+    slot: int
+    start: int
+    index: int
+    known: int
+    count: int
+    bytes: Array
+    seed: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    state: Array | None = None
+    guess: Array | None = None
+    logs: Array | None = None
+
+
+class Made(NamedTuple):
+    """What became of a row; arrays of its S positions.
+
+    Attributes:
+      bytes: the context for the next stage; at the last stage the drawn bytes.
+      state: for the next stage; None at the last.
+      guess: likewise, where there is one.
+      logs: likewise, where there are some.
+      logprob: of the drawn bytes, at the last stage.
+      context: the bytes used as context, at the last stage.
+      fault: what is wrong with it, in words; empty if nothing is.
+    """
+
+    bytes: Array
+    state: Array | None = None
+    guess: Array | None = None
+    logs: Array | None = None
+    logprob: Array | None = None
+    context: Array | None = None
+    fault: str = ""
+
+
+class CacheLost(RuntimeError):
+    """The step failed after it had taken the cache: there is a new, empty one."""
+
+
+class Engine:
+    """A stage with its parameters and a cache of ``slots`` rows.
+
+    Args:
+      stage: pure functions.
+      params: of this stage.
+      slots: rows of the cache.
+      max_batch: rows that go through a program at once.
+    """
+
+    def __init__(self, stage: Stage, params: Any, *, slots: int, max_batch: int):
+        self.stage = stage
+        self.max_batch = max_batch
+        self._slots = slots
+        self._params = jax.device_put(params)
+        self._cache = stage.init_cache(slots)
+        self._programs: dict[tuple[str, str], Callable[..., Any]] = {}
+
+    def places(self, count: int) -> int:
+        """The padded length of a row with ``count`` positions."""
+        return bucket(count, self.stage.places)
+
+    def compute(self, works: Sequence[Work], fill: str, answer: str) -> list[Made]:
+        """Computes a batch; the rows' slots differ, their padded length doesn't.
+
+        Raises:
+          CacheLost: the step failed, and took the cache with it.
+          Exception: whatever else failed; the cache is as it was.
+        """
+        rows, passed = self._padded(works)
+        before = self._cache
+        try:
+            cache, out = self._program(fill, answer)(self._params, before, rows, passed)
+            out = jax.block_until_ready(out)
+            self._cache = jax.block_until_ready(cache)
+        except Exception as error:
+            leaves = jax.tree.leaves(before)
+            if any(leaf.is_deleted() for leaf in leaves):
+                self._cache = self.stage.init_cache(self._slots)
+                raise CacheLost(str(error)) from error
+            raise
+        return self._parted(works, jax.device_get(out))
+
+    def warm(self, batch: int, count: int, fill: str, answer: str) -> None:
+        """Compiles the program for ``batch`` rows of ``count`` positions, and runs it.
+
+        No slot is touched.
+        """
+        d, later = self.stage.width, not self.stage.first
+
+        def zeros(width: int, wanted: bool) -> Array | None:
+            return np.zeros((count, width), np.float32) if wanted else None
+
+        work = Work(
+            slot=self._slots,
+            start=0,
+            index=0,
+            known=count if fill == "given" else 1,
+            count=count,
+            bytes=np.zeros(count, np.uint8),
+            state=zeros(d, later),
+            guess=zeros(d, later and fill == "expected"),
+            logs=zeros(256, later and answer == "ensemble"),
+        )
+        self.compute([work] * bucket(batch, self.max_batch), fill, answer)
+
+    def _program(self, fill: str, answer: str) -> Callable[..., Any]:
+        key = (fill, answer)
+        if key not in self._programs:
+            step = partial(self.stage.step, fill=fill, answer=answer)
+            # The cache is by far the largest array: it is changed where it is.
+            self._programs[key] = jax.jit(step, donate_argnums=1)
+        return self._programs[key]
+
+    def _padded(self, works: Sequence[Work]) -> tuple[Rows, Passed | None]:
+        rows = bucket(len(works), self.max_batch)
+        places = self.places(max(work.count for work in works))
+        more = rows - len(works)
+
+        def each(name: str, dtype: Any, rest: Any) -> jax.Array:
+            values = [getattr(work, name) for work in works]
+            return jnp.asarray(np.array([*values, *([rest] * more)], dtype))
+
+        def stacked(name: str, dtype: Any) -> jax.Array | None:
+            given = [getattr(work, name) for work in works]
+            if given[0] is None:
+                return None
+            padded = np.zeros((rows, places, *given[0].shape[1:]), dtype)
+            for row, array in zip(padded, given, strict=False):
+                row[: len(array)] = array
+            return jnp.asarray(padded)
+
+        bytes_ = stacked("bytes", np.int32)
+        assert bytes_ is not None
+        batch = Rows(
+            slot=each("slot", np.int32, self._slots),  # nobody's
+            start=each("start", np.int32, 0),
+            index=each("index", np.int32, 0),
+            known=each("known", np.int32, 1),
+            count=each("count", np.int32, 1),
+            bytes=bytes_,
+            seed=each("seed", np.uint32, 0),
+            temperature=each("temperature", np.float32, 1.0),
+            top_k=each("top_k", np.int32, 0),
+            top_p=each("top_p", np.float32, 1.0),
+        )
+        state = stacked("state", np.float32)
+        if state is None:
+            return batch, None
+        guess, logs = stacked("guess", np.float32), stacked("logs", np.float32)
+        return batch, Passed(state=state, bytes=bytes_, guess=guess, logs=logs)
+
+    def _parted(self, works: Sequence[Work], out: Any) -> list[Made]:
+        made = []
+        for n, work in enumerate(works):
+            own: Any = jax.tree.map(lambda leaf, n=n, s=work.count: leaf[n, :s], out)
+            if self.stage.last:
+                proof = own.logprob
+                row = Made(
+                    bytes=own.bytes.astype(np.uint8),
+                    logprob=own.logprob,
+                    context=own.context.astype(np.uint8),
+                )
+            else:
+                proof = own.state
+                row = Made(own.bytes.astype(np.uint8), own.state, own.guess, own.logs)
+            if not np.isfinite(proof).all():
+                row = row._replace(fault=_NOT_FINITE)
+            made.append(row)
+        return made
