@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import numpy as np
 
 from spheroid_jax.serving.wire import handshake
-from spheroid_jax.serving.wire.frames import FrameError
+from spheroid_jax.serving.wire.frames import HEAD_BYTES, FrameError
 from spheroid_jax.serving.wire.handshake import Peer
 from spheroid_jax.serving.wire.messages import (
     Arrays,
@@ -90,10 +90,12 @@ class Connection:
           ValueError: an array is of a type that isn't sent, or all are too large.
         """
         pieces = pack(message, arrays)
-        size = sum(map(len, pieces))
-        if size > self._limits.sizes.payload:
+        sizes, header = self._limits.sizes, len(pieces[0]) - HEAD_BYTES
+        payload = sum(map(len, pieces[1:]))
+        if header > sizes.header or payload > sizes.payload:
             raise ValueError(
-                f"a message of {size} bytes: {self._limits.sizes.payload} are the most"
+                f"a message of {header} bytes with arrays of {payload}: at most "
+                f"{sizes.header} and {sizes.payload} are sent"
             )
         await self._stream.send(pieces)
 

@@ -47,7 +47,7 @@ class Sizes:
       payload: of all arrays together.
     """
 
-    header: int = 32 << 10
+    header: int = 64 << 10
     payload: int = 64 << 20
 
 
@@ -206,7 +206,7 @@ class FrameReader:
 
 
 def _room(sizes: Sizes) -> int:
-    return 2 * (HEAD_BYTES + sizes.header)
+    return HEAD_BYTES + sizes.header
 
 
 def _check_beginning(first: bytes) -> None:

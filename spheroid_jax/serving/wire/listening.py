@@ -4,15 +4,34 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 
 from spheroid_jax.serving.wire import handshake
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection, Handler, Watcher, ignore
-from spheroid_jax.serving.wire.stream import Limits, Stream, WireError
+from spheroid_jax.serving.wire.stream import (
+    Limits,
+    Stream,
+    WireError,
+    address_of,
+)
 from spheroid_jax.transport.http.tls import is_loopback
 from spheroid_jax.transport.ledger import LedgerError
 
 log = logging.getLogger(__name__)
+
+
+class _Door(asyncio.Protocol):
+    """A connection of which nothing has been read yet."""
+
+    def __init__(self, meet: Callable[[asyncio.Transport], None]):
+        self._meet = meet
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self._meet(transport)
 
 
 class Listener:
@@ -48,15 +67,9 @@ class Listener:
         Raises:
           ValueError: the address can't be had.
         """
-        limits, context = self._limits, self._credentials.server
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Stream(limits, self._meet),
-                host,
-                port,
-                ssl=context,
-                ssl_handshake_timeout=limits.handshake_seconds if context else None,
-                ssl_shutdown_timeout=limits.close_seconds if context else None,
+                lambda: _Door(self._meet), host, port
             )
         except OSError as error:
             said = error.strerror or error
@@ -79,32 +92,65 @@ class Listener:
         connections = list(self.connections)
         await asyncio.gather(*(one.close(text) for one in connections))
 
-    def _meet(self, stream: Stream) -> None:
+    def _meet(self, transport: asyncio.Transport) -> None:
         limits = self._limits
         if len(self._strangers) >= limits.strangers or (
             len(self.connections) >= limits.connections
         ):
-            self._complain(f"{stream.where} is one connection too many: refused")
-            stream.cut()
+            where = address_of(transport)
+            self._complain(f"{where} is one connection too many: refused")
+            transport.abort()
             return
-        task = asyncio.create_task(self._welcome(stream))
+        task = asyncio.create_task(self._welcome(transport))
         self._strangers.add(task)
         task.add_done_callback(self._strangers.discard)
 
-    async def _welcome(self, stream: Stream) -> None:
+    async def _welcome(self, transport: asyncio.Transport) -> None:
         limits = self._limits
         try:
+            stream = await self._let_in(transport)
             peer = await handshake.welcome(
                 stream, self._credentials, self._identity, limits.handshake_seconds
             )
         except WireError as error:
             self._complain(str(error))
             return
+        except BaseException:
+            transport.abort()
+            raise
         connection = Connection(stream, peer, limits)
         self.connections.add(connection)
         if self._opened is not None:
             self._opened(connection)
         connection.start(self._handler, self._gone)
+
+    async def _let_in(self, transport: asyncio.Transport) -> Stream:
+        """Through TLS, if there is some, which counts as a stranger's time, too."""
+        limits, context = self._limits, self._credentials.server
+        stream = Stream(limits)
+        if context is None:
+            transport.set_protocol(stream)
+            stream.connection_made(transport)
+            transport.resume_reading()
+            return stream
+        where = address_of(transport)
+        try:
+            inside = await asyncio.get_running_loop().start_tls(
+                transport,
+                stream,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=limits.handshake_seconds,
+                ssl_shutdown_timeout=limits.close_seconds,
+            )
+        except OSError as error:  # of TLS, of time, of the network
+            said = getattr(error, "reason", None) or error.strerror or "it hung up"
+            raise WireError(
+                f"{where} didn't come through TLS: {said}", "foreign"
+            ) from None
+        assert inside is not None
+        stream.connection_made(inside)
+        return stream
 
     def _gone(self, connection: Connection) -> None:
         self.connections.discard(connection)

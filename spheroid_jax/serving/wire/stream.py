@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from spheroid_jax.serving.wire.frames import (
     DEFAULT,
@@ -43,8 +43,8 @@ class Limits:
         most.
       connect_seconds: for dialling altogether: name, TCP, TLS and handshake.
       handshake_seconds: for a stranger to prove who it is; TLS has as much before.
-      frame_seconds: for a frame that has begun; and what its bytes take at ``rate``.
-      send_seconds: after which a peer that takes less than ``rate`` is cut.
+      frame_seconds: in which a frame that has begun has to end, or go on at ``rate``.
+      send_seconds: in which a peer takes what waits for it, or ``rate`` of it.
       rate: bytes per second, the least.
       close_seconds: for the last words, when a connection is closed.
       revocation_seconds: between looks whether tokens are still valid.
@@ -58,7 +58,7 @@ class Limits:
     handshake_seconds: float = 5.0
     frame_seconds: float = 10.0
     send_seconds: float = 10.0
-    rate: float = 16 << 10
+    rate: float = 4 << 10
     close_seconds: float = 2.0
     revocation_seconds: float = 1.0
     strangers: int = 64
@@ -78,11 +78,7 @@ class Stream(asyncio.BufferedProtocol):
       received, sent: bytes so far.
     """
 
-    def __init__(
-        self, limits: Limits, made: Callable[["Stream"], None] = lambda _: None
-    ):
-        """Args: limits; ``made``, which is called once the connection is there."""
-        self._made = made
+    def __init__(self, limits: Limits):
         self.where = "?"
         self.error: WireError | None = None
         self.received = self.sent = 0
@@ -92,7 +88,8 @@ class Stream(asyncio.BufferedProtocol):
         self._reader = FrameReader(STRANGER)
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._since: float | None = None  # when the frame began that is on its way
+        # Of the frame that is on its way: since when, and after how many bytes.
+        self._since: tuple[float, int] | None = None
         self._no_more = self._reading_paused = False
         # Of what is sent: one at a time, in the order of the calls.
         self._turn = asyncio.Lock()
@@ -108,12 +105,8 @@ class Stream(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=self._limits.buffered)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
-            self.where = f"{host}:{peer[1]}"
+        self.where = address_of(transport)
         _tune(transport.get_extra_info("socket"), self._limits.send_seconds)
-        self._made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to put what comes; what comes after the end is forgotten."""
@@ -220,6 +213,7 @@ class Stream(asyncio.BufferedProtocol):
                 self._write(last)
         self.error = error
         self._no_more = True
+        self._writable.set()
         self._resume_reading()  # what was sent before could else be lost by a reset
         self._wake()
         self._loop.call_later(self._limits.close_seconds, self.cut)
@@ -253,11 +247,11 @@ class Stream(asyncio.BufferedProtocol):
     async def _more(self) -> None:
         self._waiter = waiter = self._loop.create_future()
         timer = None
-        if expected := self._reader.expected:
-            now = self._loop.time()
-            self._since = now if self._since is None else self._since
-            seconds = self._limits.frame_seconds + expected / self._limits.rate
-            timer = self._loop.call_at(self._since + seconds, self._too_slow, waiter)
+        if self._reader.expected:
+            if self._since is None:
+                self._since = self._loop.time(), self.received
+            when = self._since[0] + self._limits.frame_seconds
+            timer = self._loop.call_at(when, self._look_at_frame, waiter)
         try:
             await waiter
         finally:
@@ -265,11 +259,22 @@ class Stream(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
 
-    def _too_slow(self, waiter: asyncio.Future[None]) -> None:
-        if not waiter.done():
-            waiter.set_exception(
-                FrameError("a frame began to arrive, and its end didn't", "slow")
+    def _look_at_frame(self, waiter: asyncio.Future[None]) -> None:
+        """Whether what began to arrive goes on as it should."""
+        if waiter.done() or self._since is None:
+            return
+        came = self.received - self._since[1]
+        if came >= self._limits.rate * self._limits.frame_seconds:
+            self._since = None  # from here on, once more
+            waiter.set_result(None)
+            return
+        waiter.set_exception(
+            FrameError(
+                f"a frame began to arrive, and within {self._limits.frame_seconds:g} s "
+                f"{came} bytes more came",
+                "slow",
             )
+        )
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -305,6 +310,15 @@ class Stream(asyncio.BufferedProtocol):
                 "slow",
             )
         self.cut()
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The peer's address, for messages."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return "?"
+    host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
+    return f"{host}:{peer[1]}"
 
 
 def _tune(sock: socket.socket | None, seconds: float) -> None:
