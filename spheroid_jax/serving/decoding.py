@@ -224,7 +224,7 @@ class Decoder:
             self.finish = "length"
             return
         self._segment = segment
-        self._cached, self._draws = 0, b""
+        self._cached = 0
         self._sweeps_left = self.method.sweeps
 
     def _plan(self) -> Sweep:

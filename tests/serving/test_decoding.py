@@ -201,6 +201,12 @@ def test_the_longest_start_of_a_stop_sequence_is_held_back():
     assert (decoder.output, decoder.finish) == (b"ab", "stop")
 
 
+def test_of_stop_sequences_that_end_together_the_longest_counts():
+    decoder = Decoder(b"p", 6, Method(), Sampling(stop=(b"b", b"ab")), 99)
+    assert take_all(decoder, b"xab") == [b"x", b"", b""]
+    assert decoder.output == b"x"
+
+
 def test_a_stop_sequence_in_the_prompt_ends_nothing():
     decoder = Decoder(b"end", 2, Method(), Sampling(stop=(b"end", b"ndx")), 99)
     assert take_all(decoder, b"xy") == [b"x", b"y"]

@@ -1,0 +1,308 @@
+"""Generation in one process, against the model's definition without any cache."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spheroid_jax.diffusion import NoiseLevels, chain_grid, run_chain
+from spheroid_jax.evaluation import ensemble_log_probabilities
+from spheroid_jax.models import (
+    Autoregressive,
+    BlockDenoiser,
+    InterfaceShape,
+    TransformerShape,
+)
+from spheroid_jax.serving import generate as module
+from spheroid_jax.serving.decoding import segments
+from spheroid_jax.serving.errors import ServingError
+from spheroid_jax.serving.generate import generate, split
+from spheroid_jax.serving.stages import block_stages, layer_stages
+
+WIDTH, PLACES, BLOCKS = 16, 16, 2
+SHAPE = TransformerShape(width=WIDTH, heads=2, mlp_width=32, layers=1)
+# Of all lengths: none, one that fits, and one of more bytes than places.
+PROMPTS = [b"", b"abc", bytes(range(200, 221)), "ä€".encode()]
+LENGTH, SEED = 24, 5
+
+
+def interface(**changes) -> InterfaceShape:
+    return InterfaceShape(WIDTH, PLACES, noisy_input_std=1.0, **changes)
+
+
+def sharpened(params):
+    """Untrained, but not the uniform distribution: blocks disagree now and then."""
+    phi = dict(params["interface"])
+    phi["head"] = 40.0 * phi["head"]
+    return params | {"interface": phi}
+
+
+def make(blocks):
+    model = BlockDenoiser(SHAPE, interface())
+    grid = chain_grid(NoiseLevels(), blocks, "upper_edges")
+    params = jax.jit(model.init, static_argnums=1)(jax.random.key(0), blocks)
+    return model, grid, sharpened(params)
+
+
+@pytest.fixture(scope="module")
+def served():
+    model, grid, params = make(BLOCKS)
+    stages = block_stages(model, grid)
+    return stages, split(stages, params), naive(model, grid, params)
+
+
+@pytest.fixture(scope="module")
+def token(served):
+    stages, parts, _ = served
+    return generate(stages, parts, PROMPTS, LENGTH, seed=SEED)
+
+
+def naive(model, grid, params):
+    """``(seed, prompt, length, ...) -> (text, logprobs)``, recomputed byte by byte."""
+
+    def noise(key, index):
+        return jax.random.normal(jax.random.fold_in(key, index), (WIDTH,))
+
+    @jax.jit
+    def logits(x, seed, origin):
+        key = jax.random.fold_in(jax.random.key(seed), 0)
+        eps = jax.vmap(lambda i: noise(key, i))(origin + jnp.arange(PLACES))
+        levels = jnp.asarray(grid, jnp.float32)
+
+        def denoise(block, z, sigma):
+            return model.logits(block, params["interface"], x[None], z, sigma)
+
+        return run_chain(
+            denoise,
+            params["blocks"],
+            levels[0] * eps[None],
+            levels,
+            model.targets(params["interface"]),
+        ).logits[:, 0]
+
+    def write(seed, prompt, length, temperature=1.0, answer="last"):
+        text, logs = prompt or b"\n", []
+        first = len(text)
+        for cut in segments(first, length, PLACES):
+            for _ in range(cut.first, cut.end):
+                x = np.zeros(PLACES, np.int32)
+                seen = np.frombuffer(text[cut.origin :], np.uint8)
+                x[: len(seen)] = seen
+                all_ = np.asarray(logits(x, seed, cut.origin))[:, len(seen) - 1]
+                last = all_[-1]
+                if answer == "ensemble":
+                    last = np.asarray(ensemble_log_probabilities(jnp.asarray(all_)))
+                byte = choose(last, seed, len(text) - 1, temperature)
+                logs.append(float(last[byte] - np.logaddexp.reduce(last)))
+                text += bytes([byte])
+        return text[first:], logs
+
+    return write
+
+
+def choose(logits, seed, index, temperature) -> int:
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), index)
+    return int(np.argmax(logits / temperature + gumbel(key)))
+
+
+@functools.partial(jax.jit)
+def gumbel(key):
+    return jax.random.gumbel(key, (256,))
+
+
+def test_token_writes_what_the_model_defines(served, token):
+    _, _, write = served
+    for row, prompt in enumerate(PROMPTS):
+        text, logs = write(SEED + row, prompt, LENGTH)
+        assert token.texts[row] == text
+        np.testing.assert_allclose(token.logprobs[row], logs, rtol=1e-3, atol=1e-4)
+    assert token.trips == [LENGTH] * len(PROMPTS)
+    assert token.finish == ["length"] * len(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["speculative=4", f"sweeps={LENGTH}:drafted", f"sweeps={LENGTH}:expected"],
+)
+def test_exact_methods_write_the_bytes_of_token(served, token, method):
+    stages, parts, _ = served
+    result = generate(stages, parts, PROMPTS, LENGTH, method, seed=SEED)
+    assert result.texts == token.texts
+    # Fewer trips, or the comparison would say nothing about guesses that held.
+    assert sum(result.trips) < sum(token.trips)
+    for ours, theirs in zip(result.logprobs, token.logprobs, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_guesses_are_refused_too(served, token):
+    """Else the test above would pass with any draft taken as it is."""
+    stages, parts, _ = served
+    result = generate(stages, parts, PROMPTS, LENGTH, "one_sweep:drafted", seed=SEED)
+    assert result.texts != token.texts
+    assert [text[:1] for text in result.texts] == [text[:1] for text in token.texts]
+    cuts = [len(list(segments(len(p) or 1, LENGTH, PLACES))) for p in PROMPTS]
+    assert result.trips == cuts
+
+
+@pytest.mark.parametrize("fill", ["expected", "drawn", "drafted"])
+def test_a_window_of_one_is_token(served, token, fill):
+    stages, parts, _ = served
+    result = generate(stages, parts, PROMPTS, LENGTH, "windowed=1", fill=fill, seed=5)
+    assert result.texts == token.texts
+
+
+def test_a_row_is_the_prompt_alone_under_its_seed(served, token):
+    stages, parts, _ = served
+    for row in (1, 2):
+        alone = generate(stages, parts, [PROMPTS[row]], LENGTH, seed=SEED + row)
+        assert alone.texts == [token.texts[row]]
+    by_one = generate(stages, parts, PROMPTS, LENGTH, seed=SEED, batch=1)
+    assert by_one.texts == token.texts
+    # The seed of the second row has 33 bits.
+    wrapped = generate(stages, parts, [b"x", b"abc"], 4, seed=2**32 - 1)
+    again = generate(stages, parts, [b"abc"], 4, seed=0)
+    assert wrapped.texts[1:] == again.texts
+
+
+def test_greedy_temperatures_and_filters(served):
+    stages, parts, write = served
+    prompts = PROMPTS[:2]
+
+    def texts(**how):
+        return generate(stages, parts, prompts, 12, seed=SEED, **how).texts
+
+    greedy = texts(temperature=0)
+    assert greedy == texts(temperature=0)
+    assert greedy == texts(top_k=1) == texts(top_p=1e-6) == texts(temperature=1e-6)
+    assert greedy == texts(temperature=0, method="speculative=4")
+    assert greedy == [write(SEED + r, p, 12, 1e-9)[0] for r, p in enumerate(prompts)]
+    # At a huge one only the Gumbel noise is left: the same for every model.
+    keys = [jax.random.fold_in(jax.random.key(SEED), 1)] * 12
+    noise = [gumbel(jax.random.fold_in(key, i)) for i, key in enumerate(keys)]
+    assert list(texts(temperature=1e6)[0]) == [int(np.argmax(g)) for g in noise]
+    assert texts(top_k=3, top_p=0.9) == texts(
+        top_k=3, top_p=0.9, method="speculative=4"
+    )
+
+
+def test_the_ensemble_of_blocks_answers(served, token):
+    stages, parts, write = served
+    how = {"seed": SEED, "answer": "ensemble"}
+    result = generate(stages, parts, PROMPTS[:2], LENGTH, **how)
+    for row, prompt in enumerate(PROMPTS[:2]):
+        text, logs = write(SEED + row, prompt, LENGTH, answer="ensemble")
+        assert result.texts[row] == text
+        np.testing.assert_allclose(result.logprobs[row], logs, rtol=1e-3, atol=1e-4)
+    assert result.texts != token.texts[:2]
+    fast = generate(stages, parts, PROMPTS[:2], LENGTH, "speculative=4", **how)
+    assert fast.texts == result.texts
+
+
+def test_one_block_is_its_own_draft():
+    model, grid, params = make(1)
+    stages = block_stages(model, grid)
+    text, _ = naive(model, grid, params)(0, b"abc", 12)
+    for method in ("token", "speculative=12", "one_sweep:drafted"):
+        result = generate(stages, params, [b"abc"], 12, method)
+        assert result.texts == [text]
+    # Its drafts always hold.
+    assert result.trips == [1]
+
+
+def test_a_shape_is_compiled_once(served, token):
+    del token  # compiled what token needs
+    stages, parts, _ = served
+    before = module.sweep._cache_size()
+    how = {"temperature": 0.3, "top_k": 5, "stop": [b"x"], "seed": 9}
+    other = [b"1234567890", b"", b"abcd", b"abcdefghijklmnopq"]
+    generate(stages, parts, other, LENGTH, **how)
+    # Rows that stop leave the batch, but only down to a power of four.
+    assert module.sweep._cache_size() - before <= 2
+    before = module.sweep._cache_size()
+    for length in (5, 6, 7):
+        generate(stages, parts, [b"a" * length] * 3, 3, seed=length, batch=64)
+    assert module.sweep._cache_size() - before <= 2  # eight positions, then one
+
+
+def test_a_row_that_stops_leaves_the_others_alone(served, token):
+    stages, parts, _ = served
+    stop = token.texts[1][3:5]
+    result = generate(stages, parts, PROMPTS, LENGTH, seed=SEED, stop=[stop, "€€"])
+    expected = [text.split(stop)[0] for text in token.texts]
+    assert result.texts == expected
+    assert result.finish[1] == "stop"
+    assert result.finish.count("length") >= 1
+    assert [len(logs) for logs in result.logprobs] == [len(t) for t in expected]
+    assert result.trips[1] == 5
+
+
+def test_a_reference_writes_byte_by_byte_however_it_is_cut():
+    shape = TransformerShape(width=WIDTH, heads=2, mlp_width=32, layers=2)
+    model = Autoregressive(shape, interface(noisy=False))
+    params = sharpened(jax.jit(model.init)(jax.random.key(1)))
+    whole = generate(layer_stages(model, 1), params, PROMPTS[:2], LENGTH)
+    cut = generate(layer_stages(model, 2), params, PROMPTS[:2], LENGTH)
+    assert whole.texts == cut.texts
+    logits = jax.jit(model.logits)
+    for row, prompt in enumerate(PROMPTS[:2]):
+        text = prompt or b"\n"
+        first = len(text)
+        for segment in segments(first, LENGTH, PLACES):
+            for _ in range(segment.first, segment.end):
+                x = np.zeros((1, PLACES), np.int32)
+                seen = np.frombuffer(text[segment.origin :], np.uint8)
+                x[0, : len(seen)] = seen
+                last = np.asarray(logits(params, x))[0, len(seen) - 1]
+                text += bytes([choose(last, row, len(text) - 1, 1.0)])
+        assert whole.texts[row] == text[first:]
+    with pytest.raises(ServingError, match="knows 'token' only"):
+        generate(layer_stages(model, 1), params, [b"a"], 4, "windowed=4")
+    with pytest.raises(ServingError, match="knows 'last' only"):
+        generate(layer_stages(model, 1), params, [b"a"], 4, answer="ensemble")
+
+
+def test_a_text_is_its_utf8(served):
+    stages, parts, _ = served
+    result = generate(stages, parts, ["ä€", "ä€".encode()], 3, temperature=0)
+    assert result.texts[0] == generate(stages, parts, ["ä€"], 3, temperature=0).texts[0]
+    with pytest.raises(ServingError, match="half a surrogate pair"):
+        generate(stages, parts, ["\ud800"], 3)
+
+
+def test_nothing_asked_is_nothing_written(served):
+    stages, parts, _ = served
+    assert generate(stages, parts, [], 3).texts == []
+    none = generate(stages, parts, [b"a"], 0)
+    assert (none.texts, none.trips, none.finish) == ([b""], [0], ["length"])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"prompts": "abc"}, "prompts is one text; put it into a list"),
+        ({"prompts": [3]}, "prompt is a int; give bytes or a text"),
+        ({"length": -1}, "length is -1"),
+        ({"method": "windowd=4"}, "did you mean 'windowed'?"),
+        ({"answer": "mean"}, "answer is 'mean'"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"batch": 0}, "batch is 0"),
+        ({"stop": [""]}, "stop has b''"),
+    ],
+)
+def test_bad_arguments_are_one_line(served, how, words):
+    stages, parts, _ = served
+    with pytest.raises(ServingError) as error:
+        generate(stages, parts, **{"prompts": [b"a"], "length": 2} | how)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_parameters_that_are_not_finite_are_refused(served):
+    stages, parts, _ = served
+    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, parts[1])
+    with pytest.raises(ServingError, match="aren't finite"):
+        generate(stages, (parts[0], broken), PROMPTS, LENGTH)
+    with pytest.raises(ServingError, match="give all 2 of the model in order"):
+        generate(stages[:1], parts[:1], PROMPTS, LENGTH)
