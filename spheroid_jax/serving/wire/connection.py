@@ -152,7 +152,7 @@ class Connection:
                     )
                 await handler(self, message, arrays)
         except (FrameError, WireError) as error:
-            if isinstance(error, WireError) and error is not stream.error:
+            if isinstance(error, WireError) and not stream.over:
                 raise  # of another connection, in the handler
             return handshake.failed(stream, error)
         gone = WireError(f"{stream.where} closed the connection", "closed")

@@ -115,6 +115,10 @@ class Listener:
         except WireError as error:
             self._complain(str(error))
             return
+        except Exception:
+            log.exception("a handshake failed")
+            transport.abort()
+            return
         except BaseException:
             transport.abort()
             raise
@@ -166,6 +170,9 @@ class Listener:
                 keys = admits.current()
             except LedgerError as error:
                 self._complain(f"tokens can't be checked: {error}")
+                continue
+            except Exception:  # one look that fails mustn't be the last
+                log.exception("tokens can't be checked")
                 continue
             for one in list(self.connections):
                 if keys.get(one.peer.name) != one.peer.key:

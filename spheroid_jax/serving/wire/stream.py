@@ -32,6 +32,10 @@ class WireError(ConnectionError):
         super().__init__(message)
         self.code = code
 
+    def again(self) -> "WireError":
+        """The same, to be raised once more: one that is shared gathers tracebacks."""
+        return WireError(str(self), self.code)
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -177,7 +181,7 @@ class Stream(asyncio.BufferedProtocol):
         """
         while True:
             if self.error is not None:
-                raise self.error
+                raise self.error.again()
             if (found := self._reader.next()) is not None:
                 self._since = None
                 return found
@@ -230,7 +234,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         transport = self._transport
         if self.over or transport is None:
             raise WireError(f"{self.where} has closed the connection", "closed")
