@@ -6,102 +6,40 @@ stages 0 to B - 1 once: stage b takes the noisy state z from noise level b to b 
 autoregressive references are cut into stages of consecutive layers. Keys and values of
 earlier positions stay where they were computed.
 
-Dimensions: N rows (texts) of a batch, S positions of a sweep, T places of a model, d
-width, V bytes.
+Dimensions: N rows (texts) of a batch, S positions of a sweep, T places of a model.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
 
-from spheroid_jax.diffusion import euler_step
 from spheroid_jax.models import Autoregressive, BlockDenoiser, TransformerShape
-from spheroid_jax.models.cached import Cache, apply_layers_cached, init_cache
+from spheroid_jax.models.cached import Cache, init_cache
 from spheroid_jax.models.flops import layers_flops
-from spheroid_jax.models.interface import VOCABULARY, Interface, InterfaceShape
-from spheroid_jax.serving import draws
+from spheroid_jax.models.interface import VOCABULARY, InterfaceShape
 from spheroid_jax.serving.errors import ServingError
+from spheroid_jax.serving.rows import Drawn, Passed, Rows
+from spheroid_jax.serving.steps import BlockStep, LayersStep
+
+__all__ = [
+    "ANSWERS",
+    "AUTOREGRESSIVE",
+    "BLOCKTRAIN",
+    "FILLS",
+    "Drawn",
+    "Passed",
+    "Rows",
+    "Stage",
+    "block_stages",
+    "layer_stages",
+]
 
 Params = Any
 
 BLOCKTRAIN, AUTOREGRESSIVE = "blocktrain", "autoregressive"
 FILLS = ("expected", "drawn", "given", "drafted")
 ANSWERS = ("last", "ensemble")
-
-
-class Rows(NamedTuple):
-    """What the rows of a batch ask for; the same at every stage.
-
-    Attributes:
-      slot: which slot of the cache is the row's, int32 (N,), different from each other.
-        A row whose slot is negative or beyond the cache is padding.
-      start: place of the first position, int32 (N,).
-      index: of the first position's byte in the text, int32 (N,).
-      known: bytes decided, from the first position on, int32 (N,); at least 1.
-      count: positions of the row, known and unknown, int32 (N,); those from there to S
-        are padding.
-      bytes: decided bytes, then guesses, int32 (N, S). Only the first stage reads them.
-      seed: uint32 (N,).
-      temperature: float32 (N,); this and the next two are explained in ``draws``.
-      top_k: int32 (N,).
-      top_p: float32 (N,).
-    """
-
-    slot: Array
-    start: Array
-    index: Array  # type: ignore[assignment]  # tuple.index isn't used
-    known: Array
-    count: Array  # type: ignore[assignment]
-    bytes: Array
-    seed: Array
-    temperature: Array
-    top_k: Array
-    top_p: Array
-
-
-class Passed(NamedTuple):
-    """What a stage passes to the next.
-
-    Attributes:
-      state: z, or the residual stream of the autoregressive kind, float32 (N, S, d).
-      bytes: the context that the next stage is to use, int32 (N, S).
-      guess: embeddings for the unknown bytes, float32 (N, S, d); with ``expected``.
-      logs: sum of the log-probabilities of the stages so far, float32 (N, S, V); with
-        ``ensemble``.
-    """
-
-    state: Array
-    bytes: Array
-    guess: Array | None = None
-    logs: Array | None = None
-
-
-class Drawn(NamedTuple):
-    """What the last stage returns.
-
-    Attributes:
-      bytes: drawn at every position, to follow it, int32 (N, S).
-      logprob: of them before temperature and filters, in nats, float32 (N, S).
-      context: bytes that it took as context, int32 (N, S).
-    """
-
-    bytes: Array
-    logprob: Array
-    context: Array
-
-
-class _Input(NamedTuple):
-    """One pass of a block: its arguments but for parameters and cache."""
-
-    x: Array
-    z: Array
-    places: Array
-    present: Array | None = None
-    guess: Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,16 +188,10 @@ class Stage:
           ServingError: a name that there isn't, or that the kind doesn't know.
         """
         self._check(fill, answer, passed)
-        position = jnp.arange(rows.bytes.shape[1])[None]
-        index = rows.index[:, None] + position
-        places = jnp.where(
-            position < rows.count[:, None], rows.start[:, None] + position, self.places
-        )
-        if self.kind == BLOCKTRAIN:
-            return self._block(
-                params, cache, rows, passed, index, places, fill=fill, answer=answer
-            )
-        return self._slice(params, cache, rows, passed, index, places)
+        if isinstance(self.model, BlockDenoiser):
+            block = BlockStep(self.model, self.index, self.grid)
+            return block(params, cache, rows, passed, fill=fill, answer=answer)
+        return LayersStep(self.model, self.last)(params, cache, rows, passed)
 
     def _check(self, fill: str, answer: str, passed: Passed | None) -> None:
         if fill not in FILLS:
@@ -277,132 +209,6 @@ class Stage:
                 f"{'nothing' if self.first else 'a state'} from a stage before it"
             )
 
-    def _call(self, params: Params, method: str, *args: Any, **kwargs: Any) -> Array:
-        phi = {"params": params["interface"]}
-        module = Interface(self.interface)
-        return module.apply(phi, *args, **kwargs, method=method)
-
-    def _block(
-        self,
-        params: Params,
-        cache: Cache,
-        rows: Rows,
-        passed: Passed | None,
-        index: Array,
-        places: Array,
-        *,
-        fill: str,
-        answer: str,
-    ) -> tuple[Cache, Passed | Drawn]:
-        known = jnp.arange(index.shape[1])[None] < rows.known[:, None]
-        if passed is None:
-            z = self._level(0) * draws.eps(rows.seed, index, self.width)
-            passed = Passed(z, rows.bytes)
-            absent = fill in ("expected", "drawn")
-        else:
-            absent = fill == "expected"
-        present = known if absent else None
-        given = _Input(passed.bytes, passed.state, places, present, passed.guess)
-        logits, cache = self._forward(params, cache, rows.slot, given)
-        if self.first and fill == "drafted":
-            given, logits, cache = self._draft(params, cache, rows, given, logits)
-        context = given.x
-        logs = jax.nn.log_softmax(logits) if answer == "ensemble" else None
-        if logs is not None and passed.logs is not None:
-            logs = passed.logs + logs
-        if self.last:
-            if logs is not None:
-                logits = jax.nn.log_softmax(logs / self.count)
-            return cache, _drawn(logits, rows, index, context)
-        mean = jax.nn.softmax(logits) @ self._call(params, "targets")
-        ratio = self._level(self.index + 1) / self._level(self.index)
-        guess = None
-        if fill == "expected":
-            guess = _after(self._call(params, "expected", logits))
-        if fill == "drawn":
-            context = jnp.where(known, context, _after(_draw(logits, rows, index)))
-        state = euler_step(passed.state, mean, ratio)
-        return cache, Passed(state, context, guess, logs)
-
-    def _level(self, block: int) -> Array:
-        return jnp.asarray(np.float32(self.grid[block]))
-
-    def _forward(
-        self, params: Params, cache: Cache, slots: Array, given: _Input
-    ) -> tuple[Array, Cache]:
-        sigma = jnp.full(given.x.shape[:1], self._level(self.index))
-        clean = self._call(
-            params, "enter", given.x, given.present, given.guess, given.places
-        )
-        noisy = self._call(params, "enter_noisy", given.z, sigma)
-        h, cache = apply_layers_cached(
-            params["block"],
-            self.transformer,
-            clean + noisy,
-            given.places,
-            cache,
-            slots,
-        )
-        return self._call(params, "leave_noisy", h, given.z, sigma), cache
-
-    def _draft(
-        self, params: Params, cache: Cache, rows: Rows, given: _Input, logits: Array
-    ) -> tuple[_Input, Array, Cache]:
-        """Decides the unknown bytes one by one, after a pass that knew only the known.
-
-        Returns what the block has read, its logits, and its cache, all as if the bytes
-        had been given.
-        """
-        total, size = self.places, rows.bytes.shape[1]
-        row = jnp.arange(rows.bytes.shape[0])
-        real = (rows.slot >= 0) & (rows.slot < cache.keys.shape[1])
-        unknown = jnp.where(real, rows.count - rows.known, 0)
-        turns = jnp.minimum(jnp.max(unknown), size)
-
-        def decide(turn: Array, carry: tuple[Array, Array, Cache]) -> Any:
-            x, logits, cache = carry
-            at = rows.known + turn
-            here = jnp.where(at < rows.count, at, size)
-            before = logits.at[row, at - 1].get(mode="clip")[:, None]
-            byte = _draw(before, rows, rows.index[:, None] + at[:, None] - 1)
-            one = _Input(
-                byte,
-                given.z.at[row, at].get(mode="clip")[:, None],
-                given.places.at[row, here].get(mode="fill", fill_value=total)[:, None],
-            )
-            fresh, cache = self._forward(params, cache, rows.slot, one)
-            x = x.at[row, here].set(byte[:, 0], mode="drop")
-            logits = logits.at[row, here].set(fresh[:, 0], mode="drop")
-            return x, logits, cache
-
-        x, logits, cache = jax.lax.fori_loop(0, turns, decide, (given.x, logits, cache))
-        return given._replace(x=x), logits, cache
-
-    def _slice(
-        self,
-        params: Params,
-        cache: Cache,
-        rows: Rows,
-        passed: Passed | None,
-        index: Array,
-        places: Array,
-    ) -> tuple[Cache, Passed | Drawn]:
-        if passed is None:
-            h = self._call(params, "enter", rows.bytes, places=places)
-            passed = Passed(h, rows.bytes)
-        h, cache = apply_layers_cached(
-            params["layers"],
-            self.transformer,
-            passed.state,
-            places,
-            cache,
-            rows.slot,
-        )
-        if not self.last:
-            return cache, passed._replace(state=h.astype(jnp.float32))
-        logits = self._call(params, "leave", h)
-        return cache, _drawn(logits, rows, index, passed.bytes)
-
 
 def block_stages(model: BlockDenoiser, grid: Any) -> tuple[Stage, ...]:
     """The stages of a block denoiser; ``grid`` (B,) as from ``chain_grid``."""
@@ -413,21 +219,3 @@ def block_stages(model: BlockDenoiser, grid: Any) -> tuple[Stage, ...]:
 def layer_stages(model: Autoregressive, count: int) -> tuple[Stage, ...]:
     """A reference cut into ``count`` stages of consecutive layers."""
     return tuple(Stage(model, i, count) for i in range(count))
-
-
-def _draw(logits: Array, rows: Rows, index: Array) -> Array:
-    return draws.draw(
-        logits, rows.seed, index, rows.temperature, rows.top_k, rows.top_p
-    )
-
-
-def _drawn(logits: Array, rows: Rows, index: Array, context: Array) -> Drawn:
-    chosen = _draw(logits, rows, index)
-    logs = jax.nn.log_softmax(logits)
-    logprob = jnp.take_along_axis(logs, chosen[..., None], axis=-1)[..., 0]
-    return Drawn(chosen, logprob, context)
-
-
-def _after(x: Array) -> Array:
-    """What belongs to the position before, at every position but the first."""
-    return jnp.roll(x, 1, axis=1).at[:, 0].set(0)
