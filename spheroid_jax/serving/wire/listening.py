@@ -58,6 +58,7 @@ class Listener:
         self._limits = limits
         self._strangers: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._closing = False
         self._watch: asyncio.Task[None] | None = None
         self._complained: deque[float] = deque(maxlen=10)
 
@@ -81,6 +82,7 @@ class Listener:
 
     async def close(self, text: str = "it ends") -> None:
         """Takes no more, and closes what is open."""
+        self._closing = True
         if self._server is not None:
             self._server.close()
         tasks = list(self._strangers)
@@ -94,6 +96,9 @@ class Listener:
 
     def _meet(self, transport: asyncio.Transport) -> None:
         limits = self._limits
+        if self._closing:
+            transport.abort()
+            return
         if len(self._strangers) >= limits.strangers or (
             len(self.connections) >= limits.connections
         ):

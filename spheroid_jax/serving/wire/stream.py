@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
-import sys
 from collections.abc import Sequence
 
 from spheroid_jax.serving.wire.frames import (
@@ -97,6 +96,7 @@ class Stream(asyncio.BufferedProtocol):
         self._no_more = self._reading_paused = False
         # Of what is sent: one at a time, in the order of the calls.
         self._turn = asyncio.Lock()
+        self._senders = 0  # that wait
         self._writable = asyncio.Event()
         self._writable.set()
         self._stuck: asyncio.TimerHandle | None = None
@@ -197,13 +197,17 @@ class Stream(asyncio.BufferedProtocol):
         Raises:
           WireError: the connection is over, or the peer takes nothing.
         """
-        if self._writable.is_set() and not self._turn.locked():
+        if self._writable.is_set() and not self._senders:
             self._write(pieces)
             return
-        async with self._turn:
-            while not self._writable.is_set():
-                await self._writable.wait()
-            self._write(pieces)
+        self._senders += 1
+        try:
+            async with self._turn:
+                while not self._writable.is_set():
+                    await self._writable.wait()
+                self._write(pieces)
+        finally:
+            self._senders -= 1
 
     def end(self, error: WireError, last: Sequence[bytes | memoryview] = ()) -> None:
         """Ends the connection, for this reason, with a last frame if there is room.
@@ -242,9 +246,7 @@ class Stream(asyncio.BufferedProtocol):
         self.sent += size
         if size <= _JOINED:
             transport.write(b"".join(pieces))
-        elif sys.version_info >= (3, 12):  # sendmsg; before, writelines joins them all
-            transport.writelines(pieces)
-        else:
+        else:  # not writelines: it copies, or before 3.12.9 and 3.13.2 never pauses
             for piece in pieces:
                 transport.write(piece)
 

@@ -126,6 +126,16 @@ def test_a_wrong_token_is_one_line_on_both_sides(caplog):
     assert OTHER.reveal() not in caplog.text
 
 
+def test_strangers_cant_fill_the_log(caplog):
+    async def test():
+        async with host() as (listener, _):
+            for _ in range(30):
+                await refused(listener.port, Credentials.shared(OTHER))
+
+    run(test())
+    assert 1 <= len(lines(caplog)) <= 10
+
+
 def test_a_listener_that_doesnt_know_the_token_is_found_out(caplog):
     """It lets everybody in, to hear what they have to say."""
 

@@ -79,6 +79,26 @@ def test_messages_of_many_callers_cross_whole_and_each_in_order():
     run(test())
 
 
+def test_who_waits_to_send_isnt_overtaken():
+    """A task for each message; the peer makes them wait again and again."""
+
+    async def test():
+        heard = Heard()
+        async with host(heard.take, limits=Limits(buffered=MIB)) as (listener, _):
+            connection = await call(listener.port, limits=Limits(buffered=200_000))
+            sends = []
+            for number in range(60):
+                sent = connection.send(Ping(number), big(size=150_000))
+                sends.append(asyncio.create_task(sent))
+                await asyncio.sleep(0)
+            await asyncio.gather(*sends)
+            numbers = [(await heard.messages.get())[0].number for _ in range(60)]
+            assert numbers == list(range(60))
+            await connection.close()
+
+    run(test())
+
+
 def test_arrays_that_came_stay_as_they_are():
     """A frame's memory is its own, whatever comes after it."""
 
