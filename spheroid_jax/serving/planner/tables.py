@@ -27,8 +27,11 @@ def number(value: float) -> str:
 
 def size_line(size: ModelSize) -> str:
     """What is planned for, in one line."""
+    count, unit = size.parameters / 1e6, "M"
+    if count >= 1e3:
+        count, unit = count / 1e3, "B"
     return (
-        f"{size.parameters / 1e9:.4g} B parameters of {size.parameter_bytes} bytes "
+        f"{count:.4g} {unit} parameters of {size.parameter_bytes} bytes "
         f"({si(size.parameters * size.parameter_bytes, 'B')}): width {size.width}, "
         f"{size.layers} layers in {size.blocks} blocks, {size.places} places"
     )
