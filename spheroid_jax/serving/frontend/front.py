@@ -1,0 +1,151 @@
+"""Around every request: who asks, what goes wrong, what is counted."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from aiohttp import hdrs, web
+
+from spheroid_jax.serving.frontend import errors
+from spheroid_jax.serving.frontend.errors import ApiError
+from spheroid_jax.serving.frontend.metrics import Metrics
+from spheroid_jax.transport.http.bodies import Body
+from spheroid_jax.transport.ledger import LedgerError
+from spheroid_jax.transport.protocol import ProtocolError
+
+log = logging.getLogger(__name__)
+PREFIX = "/v1"
+OUTCOME = web.RequestKey("outcome", str)  # where the status doesn't tell it
+_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]{1,512}=*)", re.IGNORECASE | re.ASCII)
+_OUTCOMES = {401: "unauthorized", 429: "busy", 503: "unavailable", 504: "timeout"}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+NameOf = Callable[[str], str | None]
+_Result = TypeVar("_Result")
+
+
+def front(metrics: Metrics, name_of: NameOf | None) -> Any:
+    """The middleware.
+
+    Args:
+      metrics: that count.
+      name_of: whose token it is, None for nobody's; without it everybody may ask.
+    """
+
+    @web.middleware
+    async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began, said = time.monotonic(), "gone"
+        counted = _is_api(request)
+        outcome = "cancelled"
+        try:
+            try:
+                if counted and name_of is not None:
+                    _check_token(request, name_of)
+                response = await handler(request)
+            except ApiError as error:
+                response = errors.answer(error)
+            except ProtocolError as error:
+                response = errors.answer(errors.of_body(error))
+            except web.HTTPException as error:
+                response = errors.of_router(error)
+            except (ConnectionError, asyncio.CancelledError):
+                raise  # nobody is there to be told
+            except Exception:
+                log.exception("%s %s failed", request.method, _shown(request))
+                broken = ApiError("internal error", status=500, code="internal")
+                response = errors.answer(broken, close=True)
+            said = str(response.status)
+            outcome = outcome_of(response.status)
+            return response
+        finally:
+            if counted:
+                metrics.requests.labels(request.get(OUTCOME, outcome)).inc()
+            path, seconds = _shown(request), time.monotonic() - began
+            log.debug("%s %s %s %.3fs", request.method, path, said, seconds)
+
+    return around
+
+
+def outcome_of(status: int) -> str:
+    """The word for how a request ended, as of ``metrics.OUTCOMES``."""
+    if status < 400:
+        return "ok"
+    return _OUTCOMES.get(status, "refused" if status < 500 else "broken")
+
+
+async def json_body(request: web.Request, most: int, seconds: float) -> bytes:
+    """A body of JSON.
+
+    Asking for the type of content keeps web pages out: a browser sends JSON to another
+    site only after that site has allowed it, which this one doesn't.
+
+    Raises:
+      ApiError: 415, it isn't said to be JSON.
+      ProtocolError: 413 too long, 408 too slow, 400 not framed as HTTP wants.
+    """
+    if request.content_type != "application/json":
+        raise ApiError(
+            "send JSON, with the header Content-Type: application/json",
+            status=415,
+            code="invalid_content_type",
+        )
+    until = asyncio.get_running_loop().time() + seconds
+    return await Body(request, most, until).whole()
+
+
+async def while_there(
+    request: web.Request, answer: Coroutine[Any, Any, _Result]
+) -> _Result:
+    """Works on an answer as long as there is somebody to get it.
+
+    Raises:
+      ConnectionResetError: the client hung up; the work was cancelled, and has ended.
+    """
+    gone: asyncio.Future[None] | None = getattr(request.protocol, "gone", None)
+    task = asyncio.ensure_future(answer)
+    try:
+        either: set[asyncio.Future[Any]] = {task} if gone is None else {task, gone}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ConnectionResetError("the client is gone")
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def _is_api(request: web.Request) -> bool:
+    """By the route that was found, so that no spelling of a path gets around it."""
+    resource = request.match_info.route.resource
+    path = resource.canonical if resource is not None else request.path
+    return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+def _check_token(request: web.Request, name_of: NameOf) -> None:
+    given = request.headers.getall(hdrs.AUTHORIZATION, [])
+    found = _BEARER.fullmatch(given[0].strip()) if len(given) == 1 else None
+    try:
+        name = name_of(found[1]) if found else None
+    except LedgerError as error:
+        log.error("tokens can't be read: %s", error)
+        raise ApiError(
+            "tokens can't be read just now; ask again later",
+            status=503,
+            code="unavailable",
+            retry_after=2.0,
+        ) from None
+    if name is None:
+        raise ApiError(
+            "this needs a token ('Authorization: Bearer TOKEN', api_key of OpenAI's "
+            "client) that is known here and not revoked: ask who runs this for one",
+            status=401,
+            code="invalid_api_key",
+        )
+
+
+def _shown(request: web.Request) -> str:
+    return ascii(request.path)[1:-1][:200]
