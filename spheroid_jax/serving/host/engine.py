@@ -6,7 +6,7 @@ are few programs, each compiled once.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spheroid_jax.serving.host.waiting import bucket
-from spheroid_jax.serving.stages import Passed, Rows, Stage
+from spheroid_jax.serving.stages import Drawn, Passed, Rows, Stage
 
 Array = np.ndarray
 _NOT_FINITE = (
@@ -84,6 +84,23 @@ class CacheLost(RuntimeError):
     """The step failed after it had taken the cache: there is a new, empty one."""
 
 
+# The cache is by far the largest array: it is changed where it is.
+@partial(
+    jax.jit, static_argnames=("stage", "fill", "answer"), donate_argnames=("cache",)
+)
+def _step(
+    stage: Stage,
+    params: Any,
+    cache: Any,
+    rows: Rows,
+    passed: Passed | None,
+    *,
+    fill: str,
+    answer: str,
+) -> tuple[Any, Passed | Drawn]:
+    return stage.step(params, cache, rows, passed, fill=fill, answer=answer)
+
+
 class Engine:
     """A stage with its parameters and a cache of ``slots`` rows.
 
@@ -100,7 +117,6 @@ class Engine:
         self._slots = slots
         self._params = jax.device_put(params)
         self._cache = stage.init_cache(slots)
-        self._programs: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def places(self, count: int) -> int:
         """The padded length of a row with ``count`` positions."""
@@ -116,7 +132,15 @@ class Engine:
         rows, passed = self._padded(works)
         before = self._cache
         try:
-            cache, out = self._program(fill, answer)(self._params, before, rows, passed)
+            cache, out = _step(
+                self.stage,
+                self._params,
+                before,
+                rows,
+                passed,
+                fill=fill,
+                answer=answer,
+            )
             out = jax.block_until_ready(out)
             self._cache = jax.block_until_ready(cache)
         except Exception as error:
@@ -149,14 +173,6 @@ class Engine:
             logs=zeros(256, later and answer == "ensemble"),
         )
         self.compute([work] * bucket(batch, self.max_batch), fill, answer)
-
-    def _program(self, fill: str, answer: str) -> Callable[..., Any]:
-        key = (fill, answer)
-        if key not in self._programs:
-            step = partial(self.stage.step, fill=fill, answer=answer)
-            # The cache is by far the largest array: it is changed where it is.
-            self._programs[key] = jax.jit(step, donate_argnums=1)
-        return self._programs[key]
 
     def _padded(self, works: Sequence[Work]) -> tuple[Rows, Passed | None]:
         rows = bucket(len(works), self.max_batch)

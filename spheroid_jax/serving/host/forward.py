@@ -101,6 +101,14 @@ class Forwarder:
         Raises:
           NoWay: it can't be reached, or isn't the one that comes next.
         """
+        try:
+            await self._send(address, message, arrays)
+        except ValueError as error:
+            raise NoWay(str(error), kind="refused") from error
+
+    async def _send(
+        self, address: str, message: Message, arrays: Mapping[str, np.ndarray]
+    ) -> None:
         way = self._way(address)
         kept = way.link is not None and not way.link.closed
         link = await self._linked(address, way)

@@ -24,7 +24,7 @@ def looped(test: Test) -> Callable[[], None]:
         async def inside() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, what: troubles.append(what))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 await test()
 
         asyncio.run(inside())

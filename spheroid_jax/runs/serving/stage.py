@@ -1,0 +1,137 @@
+"""A stage as a process: from its options to the signal that ends it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.runs.exchange.frame import say
+from spheroid_jax.runs.serving.options import StageOptions
+from spheroid_jax.serving.errors import ServingError
+from spheroid_jax.serving.host.serve import Serving, facts_of, serve_host, shapes
+from spheroid_jax.serving.loading import Facts, load_stage
+from spheroid_jax.serving.stages import Stage
+
+
+class Loaded(NamedTuple):
+    """A stage and its parameters, and what they are of."""
+
+    stage: Stage
+    params: Any
+    facts: Facts
+
+
+def serve_stage(options: StageOptions) -> str:
+    """Serves a stage until it is asked to stop.
+
+    Returns:
+      ``finished``.
+
+    Raises:
+      ConfigError: it can't be served; one line.
+    """
+    try:
+        # Outside of the loop, where Ctrl-C ends it.
+        loaded = load(options)
+        done = asyncio.run(_serve(loaded, options))
+    except ServingError as error:
+        raise ConfigError(str(error)) from error
+    say("has stopped" if done else "has stopped, though something was still computed")
+    if not done:
+        _leave(0)  # a thread that hangs must not keep the process
+    return "finished"
+
+
+async def _serve(loaded: Loaded, options: StageOptions) -> bool:
+    stopped = asyncio.create_task(_signals().wait())
+    starting = asyncio.create_task(start_stage(loaded, options))
+    await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return False
+    served = starting.result()
+    ends: list[asyncio.Future[Any]] = [stopped, served.broken]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    done = await served.close(drain=not served.broken.done())
+    if served.broken.done():
+        served.broken.result()
+    return done
+
+
+def load(options: StageOptions) -> Loaded:
+    """Loads a stage's part of a checkpoint.
+
+    Raises:
+      ServingError: it can't be loaded; one line.
+      ConfigError: something is missing on the command line; one line.
+    """
+    stage, params, facts = load_stage(
+        options.checkpoint,
+        index=options.stage,
+        count=options.stages,
+        round_=options.round,
+    )
+    if not stage.last and options.credentials.token is None:
+        raise ConfigError(
+            f"--token-file=FILE is missing: stage {stage.index} shows that token to "
+            "the next stage"
+        )
+    return Loaded(stage, params, facts)
+
+
+async def start_stage(
+    loaded: Loaded, options: StageOptions, tell: Callable[[str], None] = say
+) -> Serving:
+    """Compiles what is asked for, and serves a stage.
+
+    Raises:
+      ConfigError: it can't listen; one line.
+    """
+    (stage, params, facts), settings = loaded, options.settings
+    tell(
+        f"stage {stage.index} of {stage.count}: {facts.method} of {facts.config}, "
+        f"round {facts.round}; {settings.slots} slots of {stage.places} bytes"
+    )
+    try:
+        served = await serve_host(
+            stage,
+            params,
+            facts_of(stage, facts.fingerprint, facts.config, settings),
+            settings,
+            options.credentials,
+            options.host,
+            options.port,
+            warm=shapes(stage, options.warm, settings.max_batch),
+            say=lambda line: tell(f"stage {stage.index}: {line}"),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    tell(f"stage {stage.index} listens on {options.host}:{served.port}")
+    return served
+
+
+def _leave(status: int) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(status)
+
+
+def _signals() -> asyncio.Event:
+    """Set by the first signal; the second one ends the process at once."""
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        if stopped.is_set():
+            _leave(130)
+        say("stops once what it computes is sent; a second Ctrl-C stops at once")
+        stopped.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    return stopped
