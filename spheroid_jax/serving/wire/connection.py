@@ -100,10 +100,17 @@ class Connection:
         await self._stream.send(pieces)
 
     async def close(self, text: str = "it is done here") -> None:
-        """Sends what waits and a last word, and closes; within ``close_seconds``."""
+        """Sends what waits and a last word, and closes; within ``close_seconds``.
+
+        A handler that still runs then is cancelled after as long again.
+        """
         error = WireError(f"the connection to {self.peer.where} is closed", "closed")
         self._stream.end(error, pack(Goodbye("closed", text[:500])))
-        await self.wait_closed()
+        await asyncio.shield(self._stream.ended)
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait([self._task], timeout=self._limits.close_seconds)
+            self._task.cancel()  # if it hasn't ended
+            await asyncio.wait([self._task])
 
     def cut(self, error: WireError) -> None:
         """Closes for this reason, which the peer is told; doesn't wait."""
@@ -125,7 +132,8 @@ class Connection:
         try:
             self.error = await self._read(handler)
         except asyncio.CancelledError:
-            self.error = WireError(f"{self.peer.where}: cancelled", "closed")
+            gone = WireError(f"{self.peer.where}: cancelled", "closed")
+            self.error = self._stream.error or gone
             self._stream.cut()
             raise
         except Exception:

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from spheroid_jax.serving.wire import (
+    Connection,
     Credentials,
     Identity,
     LedgerTokens,
@@ -248,8 +249,12 @@ def test_a_man_in_the_middle_who_leads_us_to_ourselves():
     """All proofs are right then; but nobody is his own peer."""
 
     async def test():
-        listener = await listen(HOST, 0, SHARED, echo, identity=FRONTEND)
+        opened: list[Connection] = []
+        listener = await listen(
+            *(HOST, 0, SHARED, echo), identity=FRONTEND, opened=opened.append
+        )
         error = await refused(listener.port, SHARED, identity=FRONTEND)
+        assert not opened
         assert "this process itself" in str(error)
         await listener.close()
 

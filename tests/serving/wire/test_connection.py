@@ -99,6 +99,53 @@ def test_who_waits_to_send_isnt_overtaken():
     run(test())
 
 
+def test_who_comes_just_when_there_is_room_doesnt_overtake_either():
+    async def test():
+        heard = Heard()
+        async with host(heard.take) as (listener, _):
+            connection = await call(listener.port)
+            connection._stream.pause_writing()
+            first = asyncio.create_task(connection.send(Ping(1)))
+            await asyncio.sleep(0)
+            connection._stream.resume_writing()
+            await connection.send(Ping(2))
+            await first
+            numbers = [(await heard.messages.get())[0].number for _ in range(2)]
+            assert numbers == [1, 2]
+            await connection.close()
+
+    run(test())
+
+
+def test_a_close_doesnt_wait_for_a_handler_that_hangs():
+    """Nor for what the peer still sends, which nobody reads."""
+    cancelled = []
+
+    async def hangs(connection, message, arrays) -> None:
+        try:
+            await asyncio.sleep(1000.0)
+        except asyncio.CancelledError:
+            cancelled.append(message.number)
+            raise
+
+    async def test():
+        async with host(hangs) as (listener, heard):
+            connection = await call(listener.port)
+            await connection.send(Ping(5))
+            for _ in range(4):
+                await connection.send(Ping(6), big(size=100_000))
+            await asyncio.sleep(1.0)
+            (there,) = heard.opened
+            begun = now()
+            await there.close("it ends")
+            assert now() - begun == pytest.approx(2.0, abs=0.2)
+            assert cancelled == [5]
+            assert "it ends" in str(await connection.wait_closed())
+            assert [error.code for error in heard.closed] == ["closed"]
+
+    run(test())
+
+
 def test_arrays_that_came_stay_as_they_are():
     """A frame's memory is its own, whatever comes after it."""
 

@@ -25,14 +25,21 @@ from tests.serving.wire.hosts import frames
 SMALL = Sizes(header=64, payload=4096)
 
 
-def head(header: int, payload: int, digest: int = 0, version: int = VERSION) -> bytes:
+def head(header: int, payload: int, digest: int = 0, zero: int = 0) -> bytes:
     """A head as docs/serving.md describes it, with whatever it claims."""
-    first = MAGIC + struct.pack("<HHIQQ", version, 0, header, payload, digest)
+    first = MAGIC + struct.pack("<HHIQQ", VERSION, zero, header, payload, digest)
     return first + struct.pack("<I", xxhash.xxh3_64_intdigest(first) & 0xFFFFFFFF)
 
 
 def made(header: bytes, *payload: bytes) -> bytes:
     return b"".join(frame(header, [np.frombuffer(p, np.uint8) for p in payload]))
+
+
+def test_what_is_kept_for_later_versions_must_be_zero():
+    good = head(1, 0, xxhash.xxh3_64_intdigest(b"h")) + b"h"
+    assert len(frames(good)) == 1
+    with pytest.raises(FrameError):
+        frames(head(1, 0, xxhash.xxh3_64_intdigest(b"h"), zero=1) + b"h")
 
 
 def test_a_frame_is_laid_out_as_documented():
