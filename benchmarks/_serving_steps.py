@@ -1,0 +1,120 @@
+"""What a stage's step takes here, and the host that the planner should reckon with."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._serving_hosts import BLOCKS, METHODS
+from spheroid_jax.serving.host.engine import Engine, Work
+from spheroid_jax.serving.loading import load_stage
+from spheroid_jax.serving.planner import Host, ModelSize
+
+
+class Point(NamedTuple):
+    """A step of one row, measured."""
+
+    flops: float
+    read: float  # bytes
+    seconds: float
+
+
+def engines(checkpoint: Path, kind: str) -> list[Engine]:
+    """The stages of a run's model, in this process."""
+    found = []
+    for index in range(BLOCKS):
+        count = BLOCKS if kind == "autoregressive" else None
+        path = checkpoint / "checkpoints" / METHODS[kind]
+        stage, params, _ = load_stage(path, index=index, count=count)
+        found.append(Engine(stage, params, slots=8, max_batch=1))
+    return found
+
+
+def step_points(
+    engine: Engine, size: ModelSize, positions: Sequence[int], repeats: int
+) -> list[Point]:
+    """Median times of steps of one row, of so many positions."""
+    return [
+        Point(
+            size.step_flops(1, 1, size.bucket(count)),
+            size.step_bytes(1, 1),
+            _median(partial(_step, engine, count), repeats),
+        )
+        for count in positions
+    ]
+
+
+def calibrated(
+    checkpoint: Path,
+    kind: str,
+    size: ModelSize,
+    positions: Sequence[int],
+    repeats: int,
+) -> tuple[Host, ...]:
+    """A host for every stage, from the times of its steps alone."""
+    bandwidth = copy_bandwidth()
+    return tuple(
+        fit_host(f"{kind} {n}", step_points(each, size, positions, repeats), bandwidth)
+        for n, each in enumerate(engines(checkpoint, kind))
+    )
+
+
+def fit_host(
+    name: str, points: Sequence[Point], bandwidth: float, memory: float = 64.0
+) -> Host:
+    """The host whose roofline goes through the shortest and the longest step.
+
+    Args:
+      name: of the host.
+      points: two at least, of different FLOPs.
+      bandwidth: of its memory, GB/s.
+      memory: GiB.
+    """
+    small, big = min(points), max(points)
+    reading = small.read / (1e9 * bandwidth)
+    overhead = max(0.0, small.seconds - reading)
+    rate = big.flops / max(1e-9, big.seconds - overhead)
+    for _ in range(8):  # the short step is bound by the slower of the two
+        overhead = max(0.0, small.seconds - max(reading, small.flops / rate))
+        rate = big.flops / max(1e-9, big.seconds - overhead)
+    return Host(name, memory, bandwidth, rate / 1e12, overhead)
+
+
+def copy_bandwidth(mib: int = 64, repeats: int = 5) -> float:
+    """GB/s that a copy of memory reads and writes."""
+    source = np.ones(mib << 17)
+    target = np.empty_like(source)
+    seconds = _median(lambda: np.copyto(target, source), repeats)
+    return 2 * source.nbytes / seconds / 1e9
+
+
+def _step(engine: Engine, count: int) -> None:
+    stage = engine.stage
+    soft = stage.kind == "blocktrain" and count > 1
+    state = None if stage.first else np.zeros((count, stage.width), np.float32)
+    work = Work(
+        slot=0,
+        start=0,
+        index=0,
+        known=1 if soft else count,
+        count=count,
+        bytes=np.zeros(count, np.uint8),
+        state=state,
+        guess=state if soft else None,
+    )
+    engine.compute([work], "expected" if soft else "given", "last")
+
+
+def _median(call: Callable[[], Any], repeats: int) -> float:
+    call()
+    call()
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
