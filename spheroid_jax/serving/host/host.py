@@ -156,18 +156,23 @@ class StageHost:
             for held in self._slots.of_frontend(peer.id):
                 self._forget(held)
 
-    def handle(self, peer: Peer, message: Message, arrays: Arrays) -> None:
-        """Takes a message of a peer; never waits."""
+    def handle(self, peer: Peer, message: Message, arrays: Arrays) -> Message | None:
+        """Takes a message of a peer; never waits.
+
+        Returns:
+          What to answer at once, on the same connection.
+        """
         if isinstance(message, Sweep):
-            self._take_sweep(peer, message, arrays)
-        elif isinstance(message, Close):
+            return self._take_sweep(peer, message, arrays)
+        if isinstance(message, Ping):
+            return self.pong(message.number)
+        if isinstance(message, Close):
             key = RequestKey(peer.id, message.request)
             self._slots.end(key, message.attempt)
             held = self._slots.find(key)
             if held is not None and held.newest <= message.attempt:
                 self._forget(held)
-        elif isinstance(message, Ping):
-            self._outbox.send(peer, self.pong(message.number))
+        return None
 
     def pong(self, number: int = 0) -> Pong:
         """How this stage does."""
@@ -183,11 +188,11 @@ class StageHost:
             draining=self._draining,
         )
 
-    def _take_sweep(self, peer: Peer, sweep: Sweep, arrays: Arrays) -> None:
+    def _take_sweep(self, peer: Peer, sweep: Sweep, arrays: Arrays) -> Message | None:
         if peer.role == FRONTEND and peer.id != sweep.frontend:
             said = "the sweep names another front end than the one that sent it"
-            self._outbox.send(peer, self._outbox.failure(sweep, "refused", said))
-        elif not self._outbox.knows(sweep.frontend):
+            return self._outbox.failure(sweep, "refused", said)
+        if not self._outbox.knows(sweep.frontend):
             self._outbox.trouble("a sweep came of a front end that isn't connected")
         elif self._draining:
             self._going_away(sweep)
@@ -198,6 +203,7 @@ class StageHost:
                 self._outbox.fail(sweep, "refused", str(error))
             else:
                 self._admit(sweep, arrays)
+        return None
 
     def _going_away(self, sweep: Sweep) -> None:
         self._outbox.fail(sweep, "peer", "is going away; use another one")

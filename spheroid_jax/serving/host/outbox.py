@@ -101,16 +101,6 @@ class Outbox:
         """Sends a sweep to the next stage, or its front end word why not."""
         self._start(self._pass_on(sweep, made, spent, expires))
 
-    def send(self, peer: Peer, message: Message, arrays: Arrays | None = None) -> None:
-        """Sends a message to a peer."""
-
-        async def send() -> None:
-            # Who doesn't take it loses the connection, and hears nothing any more.
-            with contextlib.suppress(OSError, TimeoutError):
-                await peer.send(message, arrays)
-
-        self._start(send())
-
     def trouble(self, line: str) -> None:
         """Says a line, but not the same one again and again."""
         now = time.monotonic()
@@ -151,7 +141,7 @@ class Outbox:
     def _tell(self, sweep: Sweep, message: Message, arrays: Arrays) -> None:
         frontend = self._frontends.get(sweep.frontend)
         if frontend is not None:
-            self.send(frontend, message, arrays)
+            self._start(_sent(frontend, message, arrays))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -162,3 +152,9 @@ class Outbox:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self.trouble(f"a message wasn't sent: {type(error).__name__}: {error}")
+
+
+async def _sent(peer: Peer, message: Message, arrays: Arrays) -> None:
+    # Who doesn't take it loses the connection, and hears nothing any more.
+    with contextlib.suppress(OSError, TimeoutError):
+        await peer.send(message, arrays)

@@ -129,7 +129,10 @@ async def serve_host(
     served = StageHost(engine, settings, forwarder, say)
 
     async def handle(peer: Connection, message: Message, arrays: Arrays) -> None:
-        served.handle(peer, message, arrays)
+        answer = served.handle(peer, message, arrays)
+        if answer is not None:
+            # Who takes no answers isn't read meanwhile.
+            await peer.send(answer)
 
     try:
         await served.warm(warm)

@@ -15,8 +15,7 @@ from spheroid_jax.serving.wire.messages import Failure
 from spheroid_jax.transport.http.tls import Token
 
 from .chain import Front, Model, chain, start, tiny_model
-from .test_host import looped
-from .toys import sweep
+from .toys import looped, sweep
 
 PROMPT, LENGTH = b"abcd", 5
 METHODS = ("token", "one_sweep:expected")

@@ -1,7 +1,7 @@
 """A stage under requests that come and go, late, twice, out of order, at once."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,28 +10,7 @@ import pytest
 from spheroid_jax.serving.host.engine import CacheLost
 from spheroid_jax.serving.wire.messages import Failure, Ping, Pong, Result
 
-from .toys import FakePeer, Pipeline, expected, sweep
-
-Test = Callable[[], Coroutine[Any, Any, None]]
-
-
-def looped(test: Test) -> Callable[[], None]:
-    """Runs a test in an event loop of its own; an error nobody caught fails it."""
-
-    def run() -> None:
-        troubles: list[dict[str, Any]] = []
-
-        async def inside() -> None:
-            loop = asyncio.get_running_loop()
-            loop.set_exception_handler(lambda _, what: troubles.append(what))
-            async with asyncio.timeout(300):
-                await test()
-
-        asyncio.run(inside())
-        assert troubles == []
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+from .toys import FakePeer, Pipeline, expected, looped, sweep
 
 
 def _failed(answer: Any) -> tuple[str, str]:
@@ -288,8 +267,7 @@ async def test_pong_shows_a_hung_computation() -> None:
         line.engine.hold.clear()
         line.send(1)
         await asyncio.sleep(0.1)
-        line.host.handle(line.front, Ping(5), {})
-        await _until(lambda: bool(line.front.got))
+        line.hear(Ping(5), {})
         pong = line.front.got[-1][0]
         assert isinstance(pong, Pong)
         assert (pong.number, pong.slots, pong.slots_free) == (5, 4, 3)

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,26 @@ from spheroid_jax.serving.wire.messages import (
 
 PLACES, WIDTH = 32, 2
 FRONT = b"front end one..."
+Test = Callable[[], Coroutine[Any, Any, None]]
+
+
+def looped(test: Test) -> Callable[[], None]:
+    """Runs a test in an event loop of its own; an error nobody caught fails it."""
+
+    def run() -> None:
+        troubles: list[dict[str, Any]] = []
+
+        async def inside() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, what: troubles.append(what))
+            async with asyncio.timeout(300):
+                await test()
+
+        asyncio.run(inside())
+        assert troubles == []
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,9 +254,14 @@ class Pipeline:
             await host.close()
 
     def send(self, request: int, text: bytes = b"ab", **changes: Any) -> None:
-        self.host.handle(
-            self.front, *sweep(request, text, stages=self.count, **changes)
-        )
+        self.hear(*sweep(request, text, stages=self.count, **changes))
+
+    def hear(self, message: Message, arrays: dict[str, np.ndarray]) -> None:
+        """The front end's message comes to stage 0."""
+        answer = self.host.handle(self.front, message, arrays)
+        if answer is not None:
+            self.front.got.append((answer, {}))
+            self.front.news.set()
 
     async def ask(self, request: int, text: bytes = b"ab", **changes: Any) -> Any:
         self.send(request, text, **changes)
