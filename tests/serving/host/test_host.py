@@ -279,6 +279,27 @@ async def test_pong_shows_a_hung_computation() -> None:
 
 
 @looped
+async def test_time_that_was_spent_is_gone_at_the_next_stage() -> None:
+    async with Pipeline(2) as line:
+        line.engine.hold.clear()
+        line.engines[1].hold.clear()
+        line.send(1, deadline=5.0)
+        await asyncio.sleep(0.1)
+        line.engine.hold.set()
+        line.send(2, deadline=5.0)
+        waiting = line.hosts[1]._waiting
+        await _until(lambda: len(waiting) == 1)  # and one is computed
+        (item,) = waiting.remove(lambda item: True)
+        sweep_2 = item.payload.sweep
+        assert 0 < sweep_2.deadline < 5.0
+        assert sweep_2.seconds[0].compute < 0.1
+        line.engines[1].hold.set()
+        message, _ = await line.front.answer(1)
+        assert message.seconds[0].compute >= 0.08
+        assert message.seconds[1].compute > 0
+
+
+@looped
 async def test_an_unreachable_next_stage_is_named() -> None:
     async with Pipeline(2) as line:
         line.unreachable.add("s1")
