@@ -17,7 +17,7 @@ from spheroid_jax.diffusion import NoiseLevels, precondition, sample_sigma
 from spheroid_jax.models import BlockDenoiser
 
 # What stands for a byte that isn't known.
-FILLS = ("zero", "expected", "drawn")
+FILLS = ("true", "zero", "expected", "drawn")
 
 Metrics = dict[str, Array]
 Objective = Callable[[Any, "Batch", Array], tuple[Array, Metrics]]
@@ -77,16 +77,19 @@ def noisy_target(targets: Array, y: Array, sigma: Array, key: Array) -> Array:
 class UnknownContext:
     """How a batch is made to look like text of which only the beginning is known.
 
-    Some windows are cut at a uniform place. After the cut a block has the places, the
-    noisy targets, and instead of the clean bytes one of ``FILLS``:
+    Some windows are cut at a uniform place. After the cut block 0 has the places and
+    the noisy targets, and a zero embedding instead of each clean byte: nobody guesses
+    before it. Later blocks have one of ``FILLS``:
 
+    * ``true``: the byte, as ever; what blocks before it decide is to be relied on;
     * ``zero``: a zero embedding;
     * ``expected``: the mean embedding by the block's own first guess, which it makes
       with ``zero`` (self-conditioning, arXiv 2208.04202, section 3.2);
     * ``drawn``: a byte drawn from that guess (scheduled sampling, arXiv 1506.03099).
 
-    Block 0 gets ``zero`` always: nobody guesses before it. The guess is made with the
-    block's own parameters, since a worker holds no other's.
+    The guess is made with the block's own parameters, since a worker holds no other's.
+    What is drawn by one's own guess says nothing about the target that the rest of the
+    context doesn't, so that blocks trained with ``drawn`` learn to distrust it.
 
     Attributes:
       share: of the windows of a batch, in (0, 1].
@@ -109,7 +112,7 @@ class Context(NamedTuple):
     """What a block is shown as clean input, see ``BlockDenoiser.logits``.
 
     Attributes:
-      known: where the true byte is shown, bool (N, T).
+      known: places before the cut, bool (N, T).
       x: bytes, (N, T).
       present: which of x enter, bool (N, T).
       guess: embeddings for the others, (N, T, d), or None for zero.
@@ -158,6 +161,9 @@ def unknown_context(
     cut = cut_windows(unknown.share, x.shape[0])
     cut_key, draw_key = jax.random.split(key)
     known = known_places(cut_key, cut, *x.shape)
+    present = known | (block > 0)
+    if unknown.fill == "true":
+        return Context(known, x, present, None)
     if unknown.fill == "zero":
         return Context(known, x, known, None)
     own = jax.lax.stop_gradient(params)
@@ -165,7 +171,6 @@ def unknown_context(
     guess = model.logits(
         own["block"], own["interface"], x_cut, z, sigma, present=known[:cut]
     )
-    present = known | (block > 0)
     # The guess at a place is about the next one; the first place is always known.
     if unknown.fill == "drawn":
         drawn = jax.random.categorical(draw_key, guess[:, :-1])

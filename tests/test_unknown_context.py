@@ -107,8 +107,15 @@ def test_left_out_is_a_zero_embedding_with_its_place(part: Any, inputs: Inputs) 
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize(
+    ("fill", "block"),
+    [
+        (fill, block)
+        for fill in FILLS
+        for block in (0, 1)
+        if (fill, block) != ("true", 1)
+    ],
+)
 def test_no_byte_after_the_cut_is_seen(
     fill: str, block: int, part: Any, inputs: Inputs
 ) -> None:
@@ -168,7 +175,14 @@ def test_drawn_bytes_are_draws_from_the_first_guess(part: Any, inputs: Inputs) -
     assert abs(share - p[favourite]) < 4 * deviation
 
 
-@pytest.mark.parametrize("fill", ["expected", "drawn"])
+def test_true_leaves_later_blocks_as_they_are(part: Any, inputs: Inputs) -> None:
+    context = context_of(part, inputs, 1, KEY, "true")
+    assert np.all(context.present)
+    assert context.guess is None
+    np.testing.assert_array_equal(context.x, inputs.x)
+
+
+@pytest.mark.parametrize("fill", ["true", "expected", "drawn"])
 def test_block_0_has_nobody_who_guesses_before_it(
     fill: str, part: Any, inputs: Inputs
 ) -> None:

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 # Fields that came later, with what they were before: older runs can be resumed.
-ADDED: Mapping[str, Any] = {"train.context_mask": 0.0, "train.context_fill": "drawn"}
+ADDED: Mapping[str, Any] = {"train.context_mask": 0.0, "train.context_fill": "true"}
 
 KINDS: Mapping[str, Callable[[], ConfigDict]] = {
     "blocks": default,

@@ -60,9 +60,9 @@ def diffusion() -> ConfigDict:
 def unknown_context(train: ConfigDict) -> None:
     """Adds to ``train`` how blocks learn to do without bytes that aren't known yet."""
     train.context_mask = 0.0  # share of a batch's windows cut at a random place; 0: off
-    # Bytes after the cut: left out | mean embedding by the block's own first guess |
-    # drawn from that guess. Block 0 always leaves them out.
-    train.context_fill = "drawn"  # zero | expected | drawn
+    # Block 0 does without the bytes after the cut. Later blocks see them | do, too |
+    # see the mean embedding by their own first guess | bytes drawn from that guess.
+    train.context_fill = "true"  # true | zero | expected | drawn
 
 
 def outer() -> ConfigDict:
