@@ -129,7 +129,7 @@ class Light:
             replica=work.replica,
             attempt=0,
             bytes=self._settings["bytes"],
-            sha256=self._settings["sha256"],
+            blake3=self._settings["blake3"],
             ticket=work.ticket,
             loss=1.0,
         )

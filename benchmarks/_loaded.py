@@ -183,7 +183,7 @@ def make_update(directory: Path, load: Load) -> dict[str, Any]:
     }
     path = directory / "light.update"
     written = write_update(path, delta, Encoding("float32"), {})
-    return {"update": str(path), "bytes": written.bytes, "sha256": written.sha256}
+    return {"update": str(path), "bytes": written.bytes, "blake3": written.blake3}
 
 
 def make_tokens(workdir: Path, count: int) -> dict[str, str]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from blake3 import blake3
 
 from benchmarks import _processes
 from benchmarks._serving import token_of
@@ -46,7 +47,7 @@ class Content:
 
     directory: Path
     item: Item
-    sha256: str
+    blake3: str
 
     @property
     def data(self) -> Path:
@@ -67,18 +68,18 @@ def make_content(directory: Path, size: int) -> Content:
     """Random bytes, and the index that makes them an item; ``size`` in fours."""
     folder = directory / "item"
     folder.mkdir(parents=True)
-    noise, whole, digests = np.random.default_rng(0), hashlib.sha256(), []
+    noise, whole, digests = np.random.default_rng(0), blake3(), []
     with (folder / DATA).open("wb") as file:
         for at in range(0, size, PIECE):
             piece = noise.bytes(min(PIECE, size - at))
-            digests.append(hashlib.sha256(piece).hexdigest())
+            digests.append(blake3(piece).hexdigest())
             whole.update(piece)
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     count = size // 4
     leaf = {"is": f"float32[{count}]", "dtype": "float32", "shape": [count]}
-    box = {"leaf": "w", "start": [0], "shape": [count], "offset": 0, "sha256": digests}
+    box = {"leaf": "w", "start": [0], "shape": [count], "offset": 0, "blake3": digests}
     index = {"bytes": size, "piece": PIECE, "leaves": {"w": leaf}, "boxes": [box]}
     content = json.dumps(index).encode()
     (folder / INDEX).write_bytes(content)
@@ -120,7 +121,7 @@ def start_nginx(content: Content, tls: tuple[Path, Path, Path] | None) -> Server
     """nginx, which serves the item where our server does, and takes PUT."""
     folder = content.directory / "nginx"
     port = _processes.free_port()
-    place = folder / "root/v1/items" / content.item.digest
+    place = folder / "root/v2/items" / content.item.digest
     place.mkdir(parents=True, exist_ok=True)
     (folder / "root/put").mkdir(exist_ok=True)
     for own, name in ((INDEX, "index"), (DATA, "data")):
@@ -175,7 +176,7 @@ class Mover:
         """curl's download; ``also`` hashes and flushes it."""
         self._got.mkdir(exist_ok=True)
         target = self._got / "curl"
-        path = f"/v1/items/{self._content.item.digest}/data"
+        path = f"/v2/items/{self._content.item.digest}/data"
         _curl(server, path, "--output", str(target))
         if also:
             _hash_and_flush(target)
@@ -189,8 +190,8 @@ class Mover:
     def curl_up(self, server: Server) -> None:
         """curl's upload to our server: announced, sent in one piece, committed."""
         message = protocol.encode(self._upload()).decode()
-        said = _curl(server, "/v1/uploads", "--data", message)
-        path = f"/v1/uploads/{json.loads(said)['upload']}"
+        said = _curl(server, "/v2/uploads", "--data", message)
+        path = f"/v2/uploads/{json.loads(said)['upload']}"
         data = ("--request", "PATCH", "--upload-file", str(self._content.data))
         _curl(server, path, *data, "--header", "Upload-Offset: 0")
         verdict = json.loads(_curl(server, f"{path}/commit", "--data", "{}"))
@@ -210,8 +211,8 @@ class Mover:
 
     def _upload(self) -> Upload:
         self._attempt += 1
-        size, sha256 = self._content.item.bytes, self._content.sha256
-        return Upload(SESSION, 0, 0, 0, self._attempt, size, sha256, ticket="")
+        size, digest = self._content.item.bytes, self._content.blake3
+        return Upload(SESSION, 0, 0, 0, self._attempt, size, digest, ticket="")
 
 
 def _curl(server: Server, path: str, *options: str) -> bytes:

@@ -128,7 +128,7 @@ def own_operations(
     """Saves and restores of the library. Rounds are numbered on; one is kept."""
     beside, waiting, signed = (
         stack.enter_context(Checkpoints(directory, keep=2, identity={}, **settings))
-        for settings in ({}, {"wait": True}, {"wait": True, "digest": "sha256"})
+        for settings in ({}, {"wait": True}, {"wait": True, "digest": "blake3"})
     )
     shapes = jax.eval_shape(lambda: state)
     part = {
@@ -171,8 +171,8 @@ def own_operations(
             "restore a block", lambda: beside.restore_part(part, block=1), part_files
         ),
         Operation("restore all", lambda: beside.restore(shapes)[0], all_files),
-        Operation("SHA-256: save, waited for", lambda: save(signed), all_files, forget),
-        Operation("SHA-256: restore all", lambda: signed.restore(shapes)[0], all_files),
+        Operation("BLAKE3: save, waited for", lambda: save(signed), all_files, forget),
+        Operation("BLAKE3: restore all", lambda: signed.restore(shapes)[0], all_files),
     ]
 
 

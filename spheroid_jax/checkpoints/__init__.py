@@ -13,7 +13,7 @@ Parameters that aren't ``{"blocks": ..., "interface": ...}`` are one item, ``par
 An item stands alone: its data is the raw bytes of its arrays, its index says where
 each is and carries a digest of every 4 MiB (see ``digests``), and the manifest holds a
 SHA-256 of the index. So an item can be copied, sent and checked by itself, and piece by
-piece; where strangers hand it on, write it with ``digest="sha256"``.
+piece; where strangers hand it on, write it with ``digest="blake3"``.
 """
 
 from spheroid_jax.checkpoints.errors import CheckpointError

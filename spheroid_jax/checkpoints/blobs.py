@@ -25,6 +25,7 @@ from spheroid_jax import manifests
 from spheroid_jax.checkpoints import digests
 from spheroid_jax.checkpoints.leaves import Item, Start
 from spheroid_jax.checkpoints.threads import Pending, parallel
+from spheroid_jax.flushing import start_flush
 
 PIECE = 4 << 20  # bytes to a digest
 _STRIDE = 512 << 10  # bytes at a time; read and digested while in a core's cache
@@ -121,7 +122,7 @@ def write(directory: Path, item: Item, digest: str) -> None:
             for skip, part in _strides(content):
                 digested.update(part)
                 _pwrite(descriptor, part, at + skip)
-            _start_flush(descriptor, at, len(content))
+            start_flush(descriptor, at, len(content))
             return digested.hexdigest()
 
         found = iter(parallel(put, pieces))
@@ -229,12 +230,6 @@ def _pwrite(descriptor: int, view: memoryview, at: int) -> None:
     while view:
         done = os.pwrite(descriptor, view, at)
         view, at = view[done:], at + done
-
-
-def _start_flush(descriptor: int, at: int, size: int) -> None:
-    """Has Linux start to write these bytes to disk, so that fsync has less to do."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_DONTNEED)
 
 
 def _pread(descriptor: int, view: memoryview, at: int) -> None:

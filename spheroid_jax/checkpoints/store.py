@@ -55,8 +55,9 @@ class Checkpoints:
             this run to be restored: configuration, corpus digest, and so on.
           keep_best: Checkpoints to keep besides, those of the lowest ``metric``.
           timeout: Seconds after which a save counts as failed.
-          digest: Of data: ``"xxh3"`` finds accidents, ``"sha256"`` (slower) vouches
-            for items that strangers hand on. Either can be restored, whatever it is.
+          digest: Of data: ``"xxh3"`` finds accidents, ``"blake3"`` (slower) and
+            ``"sha256"`` (much slower) vouch for items that strangers hand on. All can
+            be restored, whatever it is.
           wait: Whether ``save`` returns only when the round is on disk, so that a kill
             never costs a saved round. It needs no copy of the state then.
 

@@ -75,7 +75,7 @@ class Link(Protocol):
     ) -> Verdict:
         """Sends the update in the file ``path``, and returns what became of it.
 
-        The file has ``upload.bytes`` bytes and the digest ``upload.sha256``.
+        The file has ``upload.bytes`` bytes and the digest ``upload.blake3``.
         """
 
     async def close(self) -> None:

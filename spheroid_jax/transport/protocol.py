@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-VERSION = 1  # of the protocol; peers of different versions don't work together
+VERSION = 2  # of the protocol; peers of different versions don't work together
 PREFIX = f"/v{VERSION}"
 MESSAGE_LIMIT = 1 << 20  # bytes of a JSON body
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"  # of workers; safe as a file's name
@@ -139,7 +139,7 @@ class Upload(msgspec.Struct, frozen=True):
     replica: Count
     attempt: Count  # counts from 0; an attempt has one content
     bytes: Count
-    sha256: Digest
+    blake3: Digest  # of the file
     ticket: Text  # that came with the work
     loss: float = 0.0  # mean of the local phase, for the log
 

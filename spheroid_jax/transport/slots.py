@@ -76,7 +76,7 @@ class Slots:
             replica=work.replica,
             attempt=attempt,
             bytes=written.bytes,
-            sha256=written.sha256,
+            blake3=written.blake3,
             ticket=work.ticket,
             loss=trained.loss,
         )

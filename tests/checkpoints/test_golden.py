@@ -1,6 +1,6 @@
 """A checkpoint written when a format was new must load as long as the format is read.
 
-One of format 2, whose digests are SHA-256, and one of format 3, whose are XXH3. They
+One of format 2, whose digests are SHA-256, of 3, XXH3, and of 4, BLAKE3. They
 were written by ``write`` below, on one device. If this fails, either repair the
 reading, or make a new format with a golden checkpoint of its own.
 """
@@ -20,7 +20,8 @@ from tests.checkpoints.states import State, abstract, assert_same, files_of, par
 
 HERE = Path(__file__).parent
 GOLDEN = {"sha256": HERE / "golden", "xxh3": HERE / "golden_xxh3"}
-FORMAT = {"sha256": 2, "xxh3": 3}
+GOLDEN["blake3"] = HERE / "golden_blake3"
+FORMAT = {"sha256": 2, "xxh3": 3, "blake3": 4}
 IDENTITY = {"model": {"blocks": 2, "width": 3}, "seed": 1}
 
 

@@ -191,7 +191,8 @@ def test_an_items_digest_is_of_its_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("digest", "called"), [("xxh3", "XXH3 digest"), ("sha256", "SHA-256")]
+    ("digest", "called"),
+    [("xxh3", "XXH3 digest"), ("sha256", "SHA-256"), ("blake3", "BLAKE3 digest")],
 )
 def test_boxes_of_many_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str, called: str

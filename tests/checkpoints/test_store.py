@@ -183,7 +183,7 @@ def test_another_format_is_refused(
         store.restore({"x": jnp.ones(1)})
 
 
-@pytest.mark.parametrize("digest", ["xxh3", "sha256"])
+@pytest.mark.parametrize("digest", ["xxh3", "sha256", "blake3"])
 def test_a_flipped_bit_in_any_file_is_refused(tmp_path: Path, digest: str) -> None:
     state = worker_state()
     with open_(tmp_path, digest=digest) as store:

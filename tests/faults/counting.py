@@ -102,7 +102,7 @@ def start_in(directory: Path, replicas: int) -> None:
 
 
 def checkpoints_in(directory: Path) -> Checkpoints:
-    return Checkpoints(directory, keep=2, identity={}, digest="sha256")
+    return Checkpoints(directory, keep=2, identity={}, digest="blake3")
 
 
 def _model(directory: Path, replicas: int, checkpoints: Checkpoints) -> Model:

@@ -1,11 +1,11 @@
 """A worker whose updates are wrong: what it sends must not touch the model."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from spheroid_jax.transport import updates
 from spheroid_jax.transport.trainer import Trainer
@@ -54,7 +54,7 @@ def write_update(
         return written
     content = content.replace(SENTINEL, np.float32(np.nan).tobytes())
     path.write_bytes(content)
-    return written._replace(sha256=hashlib.sha256(content).hexdigest())
+    return written._replace(blake3=blake3(content).hexdigest())
 
 
 def spoil(delta: dict[str, np.ndarray], how: str) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from spheroid_jax.transport.protocol import Upload
 
 UPLOAD = Upload(
     session=uuid.UUID(int=1).hex, round=3, block=1, replica=0, attempt=7, bytes=5,
-    sha256="0" * 64, ticket="given", loss=1.5,
+    blake3="0" * 64, ticket="given", loss=1.5,
 )  # fmt: skip
 
 

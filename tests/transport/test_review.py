@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import hashlib
 import resource
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.reports.log import MetricsLog, read_metrics
@@ -227,9 +227,7 @@ def test_handed_over_updates_leave_no_pile(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         for attempt in range(12):
-            upload = Upload(
-                "0" * 32, 0, 0, 0, attempt, 0, hashlib.sha256().hexdigest(), ""
-            )
+            upload = Upload("0" * 32, 0, 0, 0, attempt, 0, blake3().hexdigest(), "")
             await uploads.begin("ada", upload)
             name = f"0-0-ada-{attempt}"
             said = await uploads.commit("ada", name, Rejects())  # type: ignore[arg-type]
@@ -420,7 +418,7 @@ def test_a_step_that_can_not_be_written_costs_bytes_only(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     where = tmp_path / "checkpoints"
-    with Checkpoints(where, keep=2, identity={}, digest="sha256") as checkpoints:
+    with Checkpoints(where, keep=2, identity={}, digest="blake3") as checkpoints:
         model = Model(
             engine, Rules(weigh), lambda: (tiny.init(2)(tiny.KEY()), tiny.KEY()),
             lambda params: {}, checkpoints, where, Encoding("int8"),

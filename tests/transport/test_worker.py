@@ -432,8 +432,8 @@ def test_an_update_of_another_run_is_refused_and_forgotten(
     run = tiny_run(tmp_path)
     outbox = Outbox(tmp_path / "workers" / "a" / "outbox")
     outbox.file.write_bytes(b"12345678")
-    sha256, session = "0" * 64, uuid.uuid4().hex
-    outbox.put(Upload(session, 0, 0, 0, 0, 8, sha256, ticket="of another run"))
+    digest, session = "0" * 64, uuid.uuid4().hex
+    outbox.put(Upload(session, 0, 0, 0, 0, 8, digest, ticket="of another run"))
     asyncio.run(with_restarts(run, {}))
     assert any("isn't delivered" in line for line in run.said)
     assert same(run.state(), undisturbed)

@@ -231,7 +231,7 @@ class TinyRun:
     def _open(self) -> None:
         self.ledger = Ledger.open(self.directory / "exchange" / "ledger.db")
         where = self.directory / "checkpoints"
-        self.checkpoints = Checkpoints(where, keep=2, identity={}, digest="sha256")
+        self.checkpoints = Checkpoints(where, keep=2, identity={}, digest="blake3")
         self.log = MetricsLog(self.directory)
         model = Model(
             self.engine,

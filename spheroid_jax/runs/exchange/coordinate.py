@@ -162,7 +162,7 @@ def coordinate(options: CoordinatorOptions) -> str:
             keep_best=settings.keep_best,
             timeout=settings.timeout,
             identity=setup.identity_of(config),
-            digest="sha256",  # workers must be able to trust what they fetch
+            digest="blake3",  # workers must be able to trust what they fetch
             wait=True,  # nothing else happens meanwhile, so no copy is needed
         ) as checkpoints,
         MetricsLog(workdir) as log,

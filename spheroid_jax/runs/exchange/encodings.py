@@ -173,7 +173,7 @@ def course(seed: Seed, kind: str, zstd: int, *, both: bool = False) -> list[Poin
         if not both:
             return _course(seed, Encoding(kind, zstd), where, _Nowhere(), None)
         # What goes down is written beside a checkpoint that it leads to.
-        with Checkpoints(where, keep=2, identity={}, digest="sha256") as checkpoints:
+        with Checkpoints(where, keep=2, identity={}, digest="blake3") as checkpoints:
             down = Encoding(kind, zstd)
             return _course(seed, Encoding(kind, zstd), where, checkpoints, down)
 

@@ -161,7 +161,7 @@ def _params(config: ConfigDict, workdir: Path) -> Any:
         workdir / "checkpoints" / setup.METHOD,
         keep=config.checkpoint.keep,
         identity=setup.identity_of(config),
-        digest="sha256",
+        digest="blake3",
     ) as checkpoints:
         return checkpoints.restore_params(abstract)
 

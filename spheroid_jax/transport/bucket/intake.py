@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from blake3 import blake3
 
 from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.errors import BucketError
@@ -168,7 +169,7 @@ class BucketIntake:
             or upload_name(said.worker, upload) != name
         ):
             raise ProtocolError("its message is about another update")
-        if len(announced.sha256) != -(-upload.bytes // announced.piece):
+        if len(announced.blake3) != -(-upload.bytes // announced.piece):
             raise ProtocolError("its pieces don't add up")
         return envelope.worker, envelope.session, announced
 
@@ -201,19 +202,19 @@ class BucketIntake:
 
     async def _download(self, name: str, announced: Announced, path: Path) -> None:
         upload: Upload = announced.upload
-        whole = hashlib.sha256()
+        whole = blake3()
         with path.open("wb") as file:
-            for number, digest in enumerate(announced.sha256):
+            for number, digest in enumerate(announced.blake3):
                 start = number * announced.piece
                 size = min(announced.piece, upload.bytes - start)
                 key = layout.update_data(name, announced.series, number)
                 content = await self._piece(key, size)
                 if await asyncio.to_thread(_digest, content) != digest:
-                    raise _Corrupted(f"piece {number} has another SHA-256 than it must")
+                    raise _Corrupted(f"piece {number} has another digest than it must")
                 await asyncio.to_thread(_append, file, content, whole)
             await asyncio.to_thread(_flush, file)
-        if whole.hexdigest() != upload.sha256:
-            raise _Corrupted("the update has another SHA-256 than it must")
+        if whole.hexdigest() != upload.blake3:
+            raise _Corrupted("the update has another digest than it must")
 
     async def _piece(self, key: str, size: int) -> bytes:
         try:
@@ -233,7 +234,7 @@ class BucketIntake:
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return blake3(content).hexdigest()
 
 
 def _append(file: BinaryIO, content: bytes, whole: Any) -> None:

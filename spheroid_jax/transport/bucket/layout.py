@@ -102,7 +102,7 @@ class Announced(msgspec.Struct, frozen=True):
     upload: Upload
     series: Annotated[int, msgspec.Meta(ge=0, le=99)]  # of objects; each try its own
     piece: Annotated[int, msgspec.Meta(ge=1 << 20, le=PIECE_LIMIT)]
-    sha256: list[Digest]  # of every piece
+    blake3: list[Digest]  # of every piece
 
 
 class Outcome(msgspec.Struct, frozen=True):

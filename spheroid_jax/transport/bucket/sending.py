@@ -2,9 +2,10 @@
 
 import asyncio
 import functools
-import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+from blake3 import blake3
 
 from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.layout import Announced, Outcome
@@ -97,7 +98,7 @@ class Sending:
                     f"update {path} can't be read ({error}); check that disk",
                     code="disk",
                 ) from error
-            digest = await asyncio.to_thread(_sha256, content)
+            digest = await asyncio.to_thread(_digest, content)
             key = layout.update_data(name, series, number)
             put = functools.partial(self._store.put, key, content)
             await self._tried(f"sending update {name}", put)
@@ -156,5 +157,5 @@ class Sending:
         return outcome
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _digest(content: bytes) -> str:
+    return blake3(content).hexdigest()

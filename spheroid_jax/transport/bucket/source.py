@@ -41,7 +41,7 @@ class BucketItems:
 
     async def read_data(
         self, item: Item, start: int, stop: int
-    ) -> AsyncGenerator[bytes, None]:
+    ) -> AsyncGenerator[bytes | memoryview, None]:
         """See ``ItemSource``."""
         while start < stop:
             number, at = divmod(start, layout.PIECE)
@@ -62,7 +62,7 @@ class BucketItems:
             yield await self._tried("fetching data", attempt)
             start += size
 
-    def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+    def read_step(self, item: Item) -> AsyncGenerator[bytes | memoryview, None]:
         """See ``ItemSource``: steps don't go through a bucket, items are read whole."""
         raise self._gone(item)
 

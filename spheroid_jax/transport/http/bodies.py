@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import deque
+import itertools
 from collections.abc import AsyncGenerator
 from typing import cast
 
@@ -10,9 +10,9 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from spheroid_jax.transport.http.limits import Limits, Pace
+from spheroid_jax.transport.http.sink import BUFFER, Sink
 from spheroid_jax.transport.protocol import ProtocolError
 
-BUFFER = 1 << 20  # bytes of a piece of a body
 Piece = bytes | bytearray | memoryview
 Pieces = AsyncGenerator[Piece, None]
 # Set when a body was taken past aiohttp, which can't read another request after it.
@@ -113,10 +113,7 @@ class Body:
         return data
 
     async def _large(self) -> Pieces:
-        """Has the socket read into our buffers; twice as fast as through aiohttp.
-
-        The connection can't be used for another request after that.
-        """
+        """Past aiohttp; the connection can't be used for another request after that."""
         transport, content = self._request.transport, self._request.content
         if transport is None:
             raise ConnectionResetError("the peer is gone")
@@ -129,7 +126,15 @@ class Body:
             raise ConnectionResetError("the peer is gone") from error
         self._moved(len(begun))
         length = cast(int, self._request.content_length)
-        sink = _Sink(transport, length - len(begun), self)
+        # One is filled, one is full and waits, two are with who asked for pieces.
+        ring = itertools.cycle([memoryview(bytearray(BUFFER)) for _ in range(4)])
+        sink = Sink(
+            transport,
+            length - len(begun),
+            ring.__next__,
+            self._moved,
+            self._excuse,
+        )
         if begun:
             yield memoryview(begun)
         try:
@@ -177,112 +182,6 @@ class Body:
             status=408,
             code="too_slow",
         )
-
-
-class _Sink(asyncio.BufferedProtocol):
-    """Takes a transport over from aiohttp and reads ``rest`` bytes into buffers.
-
-    What comes after them is ignored. One buffer is filled, one is full and waits, two
-    are with who asks for them, see ``Body.pieces``. With a second one full, reading
-    pauses.
-    """
-
-    def __init__(self, transport: asyncio.Transport, rest: int, body: Body) -> None:
-        self._transport, self._rest, self._body = transport, rest, body
-        self._aiohttp = transport.get_protocol()
-        self._time = asyncio.get_running_loop().time
-        self._buffers = deque(memoryview(bytearray(BUFFER)) for _ in range(4))
-        self._filled = 0
-        self._full: memoryview | None = None
-        self._paused: float | None = None  # since when
-        self._ignores = False
-        self._failure: Exception | None = None
-        self._wake = asyncio.Event()
-        transport.pause_reading()  # aiohttp resumed it; twice is allowed
-        transport.set_protocol(self)
-        transport.resume_reading()
-
-    async def next(self) -> memoryview | None:
-        """The next piece; None at the end.
-
-        Raises:
-          ConnectionError: the peer is gone.
-        """
-        while self._full is None:
-            if self._rest == 0 and not self._filled:
-                return None
-            if self._failure is not None:
-                # Never as it is: a TimeoutError of the network isn't one of ours.
-                raise ConnectionResetError("the peer is gone") from self._failure
-            self._wake.clear()
-            await self._wake.wait()
-        piece, self._full = self._full, None
-        if self._paused is not None:
-            self._body._excuse(self._time() - self._paused)
-            self._paused = None
-            self._transport.resume_reading()
-        if self._filled and (self._filled == BUFFER or self._rest == 0):
-            self._turn()
-        return piece
-
-    def left(self) -> list[memoryview]:
-        """What came and wasn't asked for."""
-        full = [] if self._full is None else [self._full]
-        return [*full, self._buffers[0][: self._filled]] if self._filled else full
-
-    def ignore_rest(self) -> None:
-        """From now on nothing that comes is of interest."""
-        self._ignores = True
-        self._transport.resume_reading()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read to."""
-        if self._ignores or not self._rest:
-            return memoryview(bytearray(64 << 10))
-        return self._buffers[0][self._filled :][: self._rest]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes were read."""
-        if self._ignores or not self._rest:
-            return
-        self._filled += nbytes
-        self._rest -= nbytes
-        self._body._moved(nbytes)
-        if self._filled == BUFFER or self._rest == 0:
-            if self._full is None:
-                self._turn()
-            else:
-                self._paused = self._time()
-                self._transport.pause_reading()
-
-    def _turn(self) -> None:
-        """The buffer that is filled is the one to be taken; the oldest comes next."""
-        self._full = self._buffers[0][: self._filled]
-        self._buffers.rotate(-1)
-        self._filled = 0
-        self._wake.set()
-
-    def eof_received(self) -> bool:
-        """The peer sends no more; nothing is left to say to it then."""
-        self._fail(ConnectionResetError("the peer sends no more"))
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone."""
-        self._fail(exc or ConnectionResetError("the peer is gone"))
-        self._aiohttp.connection_lost(exc)
-
-    def _fail(self, failure: Exception) -> None:
-        self._failure = failure
-        self._wake.set()
-
-    def pause_writing(self) -> None:
-        """Answers are aiohttp's."""
-        self._aiohttp.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Answers are aiohttp's."""
-        self._aiohttp.resume_writing()
 
 
 async def read_message(request: web.Request, limits: Limits) -> bytes:

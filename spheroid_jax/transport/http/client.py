@@ -7,7 +7,7 @@ again; transfers go on where they broke off.
 
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from spheroid_jax.transport import protocol
-from spheroid_jax.transport.http import answers, sending, tls
+from spheroid_jax.transport.http import answers, receiving, sending, tls
 from spheroid_jax.transport.http.retry import Again, Pace, Tools, Tries
 from spheroid_jax.transport.items import fetch
 from spheroid_jax.transport.items.index import INDEX_LIMIT
@@ -168,9 +168,7 @@ class HttpLink:
 
         return await self.tries("fetching the index of an item").run(attempt)
 
-    async def read_data(
-        self, item: Item, start: int, stop: int
-    ) -> AsyncGenerator[bytes, None]:
+    async def read_data(self, item: Item, start: int, stop: int) -> receiving.Chunks:
         """Bytes ``start`` to ``stop`` of an item, unverified, in chunks as they come.
 
         A connection that breaks is followed by another, from the byte it got to.
@@ -180,7 +178,7 @@ class HttpLink:
             async for chunk in r:
                 yield chunk
 
-    async def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+    async def read_step(self, item: Item) -> receiving.Chunks:
         """The step from the item's base to it, unverified; as ``read_data``."""
         path, size = f"/items/{item.digest}/step", item.step_bytes
         async with contextlib.aclosing(self._read(path, 0, size, size)) as r:
@@ -189,7 +187,7 @@ class HttpLink:
 
     async def _read(
         self, path: str, start: int, stop: int, size: int
-    ) -> AsyncGenerator[bytes, None]:
+    ) -> receiving.Chunks:
         tries = self.tries("fetching an item")
         at = start
         while at < stop:
@@ -197,12 +195,14 @@ class HttpLink:
             try:
                 async with self.ask("GET", path, headers=asked) as answer:
                     answers.check_range(answer, at, stop, size)
-                    async for chunk in answer.content.iter_any():
-                        at += len(chunk)
-                        if at > stop:
-                            raise Again("it sent more than it said", garbled=True)
-                        tries.progress()
-                        yield chunk
+                    parts = receiving.chunks(answer, self._timeouts.sock_read)
+                    async with contextlib.aclosing(parts):
+                        async for chunk in parts:
+                            at += len(chunk)
+                            if at > stop:
+                                raise Again("it sent more than it said", garbled=True)
+                            tries.progress()
+                            yield chunk
                 if at < stop:
                     raise Again("the answer ended early")
             except Again as again:
@@ -252,7 +252,7 @@ class HttpLink:
         method: str,
         path: str,
         *,
-        body: bytes | AsyncIterator[bytes] | None = None,
+        body: bytes | AsyncIterator[memoryview] | None = None,
         headers: Mapping[str, str] | None = None,
         wait: float | None = 0.0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -19,7 +19,7 @@ from spheroid_jax.transport.protocol import ProtocolError
 # The kernel says how much of a piece has arrived; elsewhere a piece is the measure.
 _TELLS = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
 PIECE = 4 << 20 if _TELLS else 256 << 10  # bytes for one call of sendfile
-TLS_PIECE = 256 << 10  # bytes read, encrypted and sent at a time
+TLS_PIECE = 1 << 20  # bytes read, encrypted and sent at a time
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
 _ACKED = struct.Struct("Q")  # tcpi_bytes_acked
 _ACKED_AT = 120

@@ -8,12 +8,13 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
+from spheroid_jax.flushing import start_flush
 from spheroid_jax.transport.http.bodies import Piece
 from spheroid_jax.transport.protocol import (
     NAME,
@@ -67,16 +68,12 @@ class Part:
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     recording: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
-    def append(self, descriptor: int, piece: Piece, hashing: Executor) -> None:
-        """Writes at the end, and has it hashed meanwhile by another thread."""
-        running = None
+    def append(self, descriptor: int, piece: Piece) -> None:
+        """Writes at the end, hashes it, and has the disk begin with it."""
+        self.write(descriptor, piece)
         if self.hasher is not None:
-            running = hashing.submit(self.hasher.update, piece)
-        try:
-            self.write(descriptor, piece)
-        finally:
-            if running is not None:
-                running.result()
+            self.hasher.update(piece)
+        start_flush(descriptor, self.size, len(piece))
 
     def write(self, descriptor: int, piece: Piece) -> None:
         """Writes at the end; all of it or nothing."""
@@ -93,10 +90,10 @@ class Part:
             raise
 
     def digest(self) -> str:
-        """SHA-256 of what is there, in hex."""
+        """BLAKE3 of what is there, in hex."""
         if self.hasher is None:
             with self.path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+                return hashlib.file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]
         return str(self.hasher.hexdigest())
 
     def open(self) -> int:

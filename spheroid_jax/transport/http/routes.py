@@ -1,4 +1,4 @@
-"""What the coordinator answers to workers, under ``/v1``."""
+"""What the coordinator answers to workers, under ``protocol.PREFIX``."""
 
 import asyncio
 import re
@@ -56,31 +56,43 @@ class Routes:
             app.router.add_route(
                 method, protocol.PREFIX + path, handler, expect_handler=_expect
             )
+        others = rf"/v{{version:(?!{protocol.VERSION}/)[0-9]+}}/{{rest:.*}}"
+        app.router.add_route("*", others, self.other, expect_handler=_expect)
+
+    async def other(self, request: web.Request) -> web.Response:
+        """Any request of a peer that speaks another version."""
+        version = request.match_info["version"][:10]
+        raise ProtocolError(
+            f"the coordinator speaks version {protocol.VERSION} of the protocol, the "
+            f"worker {version}; install the same release",
+            status=409,
+            code="version",
+        )
 
     async def register(self, request: web.Request) -> web.Response:
-        """POST /v1/workers."""
+        """POST /v2/workers."""
         message = await self._read(request, protocol.Register)
         return _json(await self._coordinator.register(request[WORKER], message))
 
     async def work(self, request: web.Request) -> web.Response:
-        """POST /v1/work; ends early when the worker hangs up."""
+        """POST /v2/work; ends early when the worker hangs up."""
         message = await self._read(request, protocol.WorkRequest)
         answer = self._coordinator.work(request[WORKER], message)
         return _json(await _while_there(request, answer))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
-        """POST /v1/heartbeat."""
+        """POST /v2/heartbeat."""
         message = await self._read(request, protocol.Heartbeat)
         return _json(await self._coordinator.heartbeat(request[WORKER], message))
 
     async def leave(self, request: web.Request) -> web.Response:
-        """POST /v1/leave."""
+        """POST /v2/leave."""
         message = await self._read(request, protocol.Leave)
         await self._coordinator.leave(request[WORKER], message)
         return web.Response(status=204)
 
     async def item(self, request: web.Request) -> web.StreamResponse:
-        """GET and HEAD /v1/items/DIGEST/index, data or step."""
+        """GET and HEAD /v2/items/DIGEST/index, data or step."""
         digest, file = request.match_info["digest"], request.match_info["file"]
         known = _DIGEST.fullmatch(digest) and file in _FILES
         directory = self._coordinator.item(digest) if known else None
@@ -97,7 +109,7 @@ class Routes:
             )
 
     async def announce(self, request: web.Request) -> web.Response:
-        """POST /v1/uploads: how much of an update is there, or its verdict."""
+        """POST /v2/uploads: how much of an update is there, or its verdict."""
         worker = request[WORKER]
         upload = await self._read(request, protocol.Upload)
         if upload.bytes > self._limits.upload:
@@ -116,7 +128,7 @@ class Routes:
         )
 
     async def append(self, request: web.Request) -> web.Response:
-        """PATCH /v1/uploads/NAME."""
+        """PATCH /v2/uploads/NAME."""
         worker, name = request[WORKER], request.match_info["name"]
         given = request.headers.getall(OFFSET, [])
         if len(given) != 1 or not _NUMBER.fullmatch(given[0]):
@@ -139,12 +151,12 @@ class Routes:
         return web.Response(status=204, headers={OFFSET: str(size)})
 
     async def offset(self, request: web.Request) -> web.Response:
-        """HEAD /v1/uploads/NAME."""
+        """HEAD /v2/uploads/NAME."""
         size = self._uploads.offset(request[WORKER], request.match_info["name"])
         return web.Response(headers={OFFSET: str(size), hdrs.CACHE_CONTROL: "no-store"})
 
     async def commit(self, request: web.Request) -> web.Response:
-        """POST /v1/uploads/NAME/commit; goes on when the worker hangs up."""
+        """POST /v2/uploads/NAME/commit; goes on when the worker hangs up."""
         await self._read(request, Nothing)
         verdict = asyncio.ensure_future(
             self._uploads.commit(

@@ -158,7 +158,7 @@ class _Sending:
         }
         unreadable: list[LinkError] = []
 
-        async def content() -> AsyncIterator[bytes]:
+        async def content() -> AsyncIterator[memoryview]:
             position = at
             while position < stop:
                 size = min(_CHUNK, stop - position)
@@ -166,7 +166,7 @@ class _Sending:
                 position += len(chunk)
                 # Not in the end: aiohttp asks for the next chunk once this is gone.
                 _put_off(watch, link.timeouts.stall)
-                yield chunk
+                yield memoryview(chunk)  # of bytes asyncio makes many copies
 
         began = link.tools.clock()
         try:

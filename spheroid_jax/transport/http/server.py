@@ -36,13 +36,13 @@ def make_app(
     limits: Limits,
     extra: Iterable[Callable[[web.Application], None]] = (),
 ) -> web.Application:
-    """The application: the protocol under ``/v1``, for who has a token.
+    """The application: the protocol under its prefix, for who has a token.
 
     Args:
       coordinator: that answers.
       uploads: where updates grow; closed with the application.
       limits: of everything.
-      extra: each adds further routes, outside of ``/v1``, which need no token.
+      extra: each adds further routes, outside of that, which need no token.
     """
     app = web.Application(middlewares=[_Front(coordinator, limits)])
     app[LIMITS] = limits

@@ -11,7 +11,6 @@ Files are written and hashed in threads; the event loop only ever waits for them
 import asyncio
 import contextlib
 import functools
-import hashlib
 import os
 import shutil
 import time
@@ -19,6 +18,8 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+
+from blake3 import blake3
 
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.http.bodies import Piece, Pieces
@@ -63,8 +64,6 @@ class Uploads:
         self.quota, self.expire = quota, expire
         self._directory, self._each, self._clock = Path(directory), each, clock
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="uploads")
-        # Apart, as the others wait for these.
-        self._hashing = ThreadPoolExecutor(4, thread_name_prefix="hashing")
         self._directory.mkdir(parents=True, exist_ok=True)
         self._parts = {part.name: part for part in take_up(self._directory, clock())}
 
@@ -85,7 +84,7 @@ class Uploads:
         is_new = part is None or part.handed
         if part is not None and not part.handed:
             there = part.upload
-            if (there.bytes, there.sha256) != (upload.bytes, upload.sha256):
+            if (there.bytes, there.blake3) != (upload.bytes, upload.blake3):
                 raise ProtocolError(
                     f"upload {name} was announced with another content; "
                     "a new content is a new attempt",
@@ -186,7 +185,7 @@ class Uploads:
                     f"upload {name} has {part.size} of {part.upload.bytes} bytes",
                     part.size,
                 )
-            if await self._run(part.digest) != part.upload.sha256:
+            if await self._run(part.digest) != part.upload.blake3:
                 self._forget(part)
                 raise ProtocolError(
                     f"the bytes of {name} aren't those announced; send it again from "
@@ -228,7 +227,6 @@ class Uploads:
     def close(self) -> None:
         """Waits for the threads. Parts stay."""
         self._threads.shutdown()
-        self._hashing.shutdown()
 
     async def _run(self, function: Callable[..., _Result], *args: Any) -> _Result:
         """In a thread; a cancelled caller doesn't leave before it is done."""
@@ -263,9 +261,9 @@ class Uploads:
                 part.touched = self._clock()
 
     async def _append(self, part: Part, descriptor: int, piece: Piece) -> None:
-        """Hashes a piece while it is written; all of it is there then, or nothing."""
+        """Writes and hashes a piece; all of it is there then, or nothing."""
         try:
-            await self._run(part.append, descriptor, piece, self._hashing)
+            await self._run(part.append, descriptor, piece)
         except BaseException:
             part.hasher = None  # it knows too much; the file is hashed in the end
             raise
@@ -322,7 +320,7 @@ class Uploads:
             upload,
             self._directory / f"{name}.part",
             touched=self._clock(),
-            hasher=hashlib.sha256(),
+            hasher=blake3(),
         )
         self._parts[name] = part
         return part

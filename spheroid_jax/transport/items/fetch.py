@@ -16,6 +16,7 @@ from typing import NoReturn, Protocol
 
 from spheroid_jax import manifests
 from spheroid_jax.checkpoints.threads import parallel
+from spheroid_jax.flushing import start_flush
 from spheroid_jax.transport.items import index, pieces
 from spheroid_jax.transport.items.index import DATA, INDEX, Piece
 from spheroid_jax.transport.items.pieces import PART
@@ -24,7 +25,6 @@ from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 
 _DEPTH = 3  # batches of pieces in memory besides the one that is coming in
-_FLUSH = 64 << 20  # bytes after which the disk is set to work, beside the rest
 _REPEATS = 3  # times that corrupt content is fetched again
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -41,10 +41,10 @@ class ItemSource(Protocol):
 
     def read_data(
         self, item: Item, start: int, stop: int
-    ) -> AsyncGenerator[bytes, None]:
+    ) -> AsyncGenerator[bytes | memoryview, None]:
         """Exactly the bytes from ``start`` to ``stop`` of the data, in some chunks."""
 
-    def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+    def read_step(self, item: Item) -> AsyncGenerator[bytes | memoryview, None]:
         """The step from ``item.base`` to it, ``item.step_bytes`` bytes.
 
         LinkError ``unknown``: there is none any more; then the data are read.
@@ -101,7 +101,7 @@ class _Fetch:
         await self._get_index()
         # The pool ends first: no thread may be at a descriptor that is closed, and
         # perhaps somebody else's by then.
-        with self._opened(), ThreadPoolExecutor(3, "fetch") as pool:
+        with self._opened(), ThreadPoolExecutor(2, "fetch") as pool:
             loop = asyncio.get_running_loop()
             await self._step(pool)
             try:
@@ -192,8 +192,8 @@ class _Fetch:
         self._settle([piece for piece, right in found if right])
         older = pieces.pieces_beside(self._target)
         for piece in list(self._missing.values()):
-            if piece.sha256 in older and not self._has_looked:
-                path, there = older[piece.sha256]
+            if piece.digest in older and not self._has_looked:
+                path, there = older[piece.digest]
                 content = pieces.read_file(path, there)
                 if content is not None:
                     pieces.write(self._file, [content], piece.offset)
@@ -213,30 +213,21 @@ class _Fetch:
         """Fetches adjacent pieces by one request; corrupt ones stay missing."""
         loop = asyncio.get_running_loop()
         writes: collections.deque[asyncio.Future[list[Piece]]] = collections.deque()
-        flush: asyncio.Future[None] = loop.create_future()
-        flush.set_result(None)
-        unflushed = 0
         stop = run[-1].offset + run[-1].size
         chunks = self._source.read_data(self._item, run[0].offset, stop)
         try:
             async with contextlib.aclosing(pieces.batches(run, chunks)) as batches:
                 async for batch, parts in batches:
-                    size = sum(map(len, parts))
-                    self._moved, unflushed = self._moved + size, unflushed + size
+                    self._moved += sum(map(len, parts))
                     while len(writes) >= _DEPTH:
                         self._settle(await writes.popleft())
                     writes.append(loop.run_in_executor(pool, self._put, batch, parts))
                     self._tell()
-                    if unflushed >= _FLUSH and flush.done():
-                        flush.result()
-                        flush = loop.run_in_executor(pool, os.fsync, self._file)
-                        unflushed = 0
             while writes:
                 self._settle(await writes.popleft())
-            await flush
             self._tell()
         finally:
-            await asyncio.gather(*writes, flush, return_exceptions=True)
+            await asyncio.gather(*writes, return_exceptions=True)
 
     def _put(self, batch: list[Piece], parts: list[memoryview]) -> list[Piece]:
         """Writes the pieces that are what they must be, and returns them."""
@@ -247,6 +238,9 @@ class _Fetch:
             if pieces.are(content, piece):
                 pieces.write(self._file, content, piece.offset)
                 good.append(piece)
+        if good:
+            start = good[0].offset
+            start_flush(self._file, start, good[-1].offset + good[-1].size - start)
         return good
 
     def _finish(self) -> None:

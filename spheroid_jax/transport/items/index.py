@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from spheroid_jax import manifests
+from spheroid_jax.checkpoints.digests import BLAKE3, SHA256
 from spheroid_jax.transport.protocol import Digest, Item
 
 INDEX, DATA = "index.0.json", "data.0"
@@ -41,7 +42,8 @@ class Piece(NamedTuple):
 
     offset: int
     size: int
-    sha256: str
+    digest: str
+    kind: str = BLAKE3  # of the digest; one of digests.CRYPTOGRAPHIC
 
 
 class _Leaf(msgspec.Struct, frozen=True):
@@ -55,7 +57,8 @@ class _Box(msgspec.Struct, frozen=True):
     start: _Shape
     shape: _Shape
     offset: _Size
-    sha256: list[Digest]
+    blake3: list[Digest] | None = None  # of every piece; these or those
+    sha256: list[Digest] | None = None
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -107,11 +110,14 @@ def _pieces(index: _Index) -> Iterator[Piece]:
         if leaf is None or not _inside(box, leaf):
             raise BadIndex(f"a box of {box.leaf!r:.100} isn't inside its leaf")
         size = _size(box.shape, leaf)
-        if box.offset != end or len(box.sha256) != -(-size // index.piece):
+        kind = BLAKE3 if box.blake3 is not None else SHA256
+        digests = box.blake3 if box.blake3 is not None else box.sha256
+        count = -(-size // index.piece)
+        if box.offset != end or digests is None or len(digests) != count:
             raise BadIndex(f"a box of {box.leaf!r:.100} isn't where it must be")
-        for number, sha256 in enumerate(box.sha256):
+        for number, digest_ in enumerate(digests):
             at = number * index.piece
-            yield Piece(end + at, min(index.piece, size - at), sha256)
+            yield Piece(end + at, min(index.piece, size - at), digest_, kind)
         end += size
 
 

@@ -2,11 +2,11 @@
 
 import collections
 import contextlib
-import hashlib
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
+from spheroid_jax.checkpoints.digests import DIGESTS
 from spheroid_jax.transport.items import index
 from spheroid_jax.transport.items.index import DATA, INDEX, Piece
 from spheroid_jax.transport.protocol import Item
@@ -37,7 +37,7 @@ def runs(pieces: Sequence[Piece], missing: Mapping[int, Piece]) -> list[list[Pie
 
 
 async def batches(
-    run: list[Piece], chunks: AsyncGenerator[bytes, None]
+    run: list[Piece], chunks: AsyncGenerator[bytes | memoryview, None]
 ) -> AsyncGenerator[tuple[list[Piece], list[memoryview]], None]:
     """Cuts the bytes of a run into batches of whole pieces, as they come in.
 
@@ -90,10 +90,10 @@ def take(parts: collections.deque[memoryview], size: int) -> list[memoryview]:
 
 def are(parts: Sequence[bytes | memoryview], piece: Piece) -> bool:
     """Whether some bytes are those of a piece."""
-    hasher = hashlib.sha256()
+    hasher = DIGESTS[piece.kind]()
     for part in parts:
-        hasher.update(part)
-    return hasher.hexdigest() == piece.sha256
+        hasher.update(memoryview(part))
+    return hasher.hexdigest() == piece.digest
 
 
 def pieces_beside(target: Path) -> dict[str, tuple[Path, Piece]]:
@@ -107,7 +107,7 @@ def pieces_beside(target: Path) -> dict[str, tuple[Path, Piece]]:
             size = (path / DATA).stat().st_size
             item = Item(index.digest(content), size)
             for piece in index.pieces(content, item):
-                found[piece.sha256] = path / DATA, piece
+                found[piece.digest] = path / DATA, piece
         except (OSError, index.BadIndex):
             continue
     return found

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spheroid_jax import manifests
+from spheroid_jax.checkpoints.digests import CRYPTOGRAPHIC
 from spheroid_jax.transport.items.index import DATA, INDEX
 from spheroid_jax.transport.items.steps import STEP, base_of
 from spheroid_jax.transport.protocol import Item
@@ -66,10 +67,10 @@ def _item(directory: Path, digest: str) -> Item:
             "checkpoint from one process"
         )
     index = json.loads((directory / INDEX).read_bytes())
-    if not all("sha256" in box for box in index["boxes"]):
+    if not all(any(kind in box for kind in CRYPTOGRAPHIC) for box in index["boxes"]):
         raise ValueError(
-            f"{directory} has no SHA-256 of its pieces, by which workers check them; "
-            'save the checkpoint with digest="sha256"'
+            f"{directory} has no cryptographic digests of its pieces, by which workers "
+            'check them; save the checkpoint with digest="blake3"'
         )
     size = index["bytes"]
     manifests.check_size(directory / DATA, size)

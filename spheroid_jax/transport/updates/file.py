@@ -16,7 +16,6 @@ finds damage (a flipped bit of a disk), not malice: what a chunk says may be any
 Sizes are limited before memory is taken. Nothing of a file is executed.
 """
 
-import hashlib
 import math
 import os
 import stat
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from blake3 import blake3
 
 from spheroid_jax import manifests
 from spheroid_jax.transport.updates.encoding import (
@@ -61,7 +61,7 @@ class Written(NamedTuple):
     """A file that was written."""
 
     bytes: int
-    sha256: str
+    blake3: str
 
 
 def ranges(count: int) -> Iterator[tuple[int, int]]:
@@ -106,7 +106,7 @@ def write_update(
     header = to_bytes(header_of(shapes, encoding, facts))
     start = _PRELUDE.pack(_MAGIC, VERSION, len(header)) + header
     part = path.with_name(path.name + ".part")
-    digest, size = hashlib.sha256(), 0
+    digest, size = blake3(), 0
     try:
         with open(part, "wb") as file:
             for piece in _pieces(start, arrays, encoding, finite):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from spheroid_jax import manifests
 from spheroid_jax.transport.bucket import layout
@@ -21,6 +22,7 @@ from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.protocol import (
+    VERSION,
     Heartbeat,
     Item,
     Leave,
@@ -46,11 +48,10 @@ def make_item(directory: Path, seed: int, size: int) -> Item:
     data = np.random.default_rng(seed).integers(0, 256, size, np.uint8).tobytes()
     piece = 4 << 20
     digests = [
-        hashlib.sha256(data[at : at + piece]).hexdigest()
-        for at in range(0, size, piece)
+        blake3(data[at : at + piece]).hexdigest() for at in range(0, size, piece)
     ]
     leaves = {"a": {"is": f"uint8[{size}]", "dtype": "uint8", "shape": [size]}}
-    box = {"leaf": "a", "start": [0], "shape": [size], "offset": 0, "sha256": digests}
+    box = {"leaf": "a", "start": [0], "shape": [size], "offset": 0, "blake3": digests}
     index = {"bytes": size, "piece": piece, "leaves": leaves, "boxes": [box]}
     content = json.dumps(index).encode()
     (directory / "index.0.json").write_bytes(content)
@@ -87,10 +88,10 @@ class FakeCoordinator:
         self.news = asyncio.Event()
 
     async def register(self, worker: str, request: Register) -> Registered:
-        if request.protocol != 1:
+        if request.protocol != VERSION:
             raise ProtocolError("another version", status=409, code="version")
         self.sessions[worker] = request.session
-        return Registered(1, "run", worker, {"x": 1}, "0" * 64, "", 60.0, 5.0)
+        return Registered(VERSION, "run", worker, {"x": 1}, "0" * 64, "", 60.0, 5.0)
 
     def speaks(self, worker: str, session: str) -> None:
         if worker not in self.sessions:
@@ -142,7 +143,7 @@ class FakeCoordinator:
             raise ProtocolError("full", status=507, code="disk_full")
         name = upload_name(worker, request)
         content = path.read_bytes()
-        assert hashlib.sha256(content).hexdigest() == request.sha256
+        assert blake3(content).hexdigest() == request.blake3
         self.commits.append(name)
         self.accepted[name] = content
         path.unlink()

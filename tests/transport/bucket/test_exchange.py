@@ -1,12 +1,12 @@
 """Whole rounds through a bucket, and what goes wrong on the way."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.layout import Announced
@@ -14,6 +14,7 @@ from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.link import Link, LinkError
 from spheroid_jax.transport.protocol import (
+    VERSION,
     Heartbeat,
     Leave,
     Pulse,
@@ -46,14 +47,14 @@ def update(directory: Path, work: Work, who: str, by: str) -> tuple[Upload, Path
     content = f"{who} in round {work.round}".encode() * 10
     path = directory / f"{who}-{work.round}"
     path.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
+    digest = blake3(content).hexdigest()
     upload = Upload(by, work.round, 0, 0, 0, len(content), digest, ticket=work.ticket)
     return upload, path
 
 
 async def train(link: Link, who: str, by: str, folder: Path) -> list[Verdict]:
     """What a worker does, from the beginning to the end of a run."""
-    registered = await link.register(Register(1, by))
+    registered = await link.register(Register(VERSION, by))
     assert registered.worker == who
     folder.mkdir()
     verdicts: list[Verdict] = []
@@ -111,16 +112,16 @@ def test_a_repeated_submission_has_the_same_verdict(bench: Any, tmp_path: Path) 
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             first = await link.submit(upload, path)
             assert await link.submit(upload, path) == first
             # A new process that knows nothing of it sends it all again.
             again = bench.link("ada")
-            await again.register(Register(1, fresh(2)))
+            await again.register(Register(VERSION, fresh(2)))
             await bench.store.delete(layout.verdict("0-0-ada-0"))
             moved = Upload(
-                fresh(2), 0, 0, 0, 0, upload.bytes, upload.sha256, ticket="t"
+                fresh(2), 0, 0, 0, 0, upload.bytes, upload.blake3, ticket="t"
             )
             assert (await again.submit(moved, path)).verdict == "accepted"
 
@@ -134,11 +135,11 @@ def test_a_second_update_of_the_round_is_a_duplicate(
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             await link.submit(upload, path)
             other = Upload(
-                fresh(1), 0, 0, 0, 1, upload.bytes, upload.sha256, ticket="t"
+                fresh(1), 0, 0, 0, 1, upload.bytes, upload.blake3, ticket="t"
             )
             assert (await link.submit(other, path)).verdict == "duplicate"
 
@@ -173,7 +174,7 @@ def test_a_corrupted_piece_is_sent_again(bench: Any, tmp_path: Path) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada", store=Breaking(bench.store, change))
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             assert (await link.submit(upload, path)).verdict == "accepted"
 
@@ -196,7 +197,7 @@ def test_what_stays_corrupted_is_given_up(
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada", store=Breaking(bench.store, change))
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             with pytest.raises(LinkError, match="arrived corrupted 4 times") as caught:
                 await link.submit(upload, path)
@@ -213,11 +214,11 @@ def test_half_an_update_is_not_taken(bench: Any, tmp_path: Path) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             await bench.store.put(layout.update_data("0-0-ada-0", 0, 0), b"half")
             # Another update goes through meanwhile: the front has looked, and passed.
             bob = bench.link("bob")
-            await bob.register(Register(1, fresh(2)))
+            await bob.register(Register(VERSION, fresh(2)))
             upload, path = update(tmp_path, Work("train"), "bob", fresh(2))
             await bob.submit(upload, path)
             assert bench.coordinator.commits == ["0-0-bob-0"]
@@ -234,7 +235,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def sealed_update(upload: Upload, who: str, key: bytes | None, content: bytes) -> bytes:
-    digest = hashlib.sha256(content).hexdigest()
+    digest = blake3(content).hexdigest()
     return layout.seal(
         Announced(upload, 0, layout.PIECE, [digest]),
         "update",
@@ -254,7 +255,7 @@ def test_a_forged_update_is_ignored(
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             content = path.read_bytes()
             await bench.store.put(layout.update_data("0-0-ada-0", 0, 0), content)
@@ -275,7 +276,7 @@ def test_an_update_under_the_name_of_another_is_ignored(
     async def work() -> None:
         async with bench.serving():
             bob = bench.link("bob")
-            await bob.register(Register(1, fresh(2)))
+            await bob.register(Register(VERSION, fresh(2)))
             upload, path = update(tmp_path, Work("train"), "bob", fresh(2))
             content = path.read_bytes()
             own = sealed_update(upload, "bob", layout.key_of("spheroid_b"), content)
@@ -290,10 +291,10 @@ def test_a_forged_greeting_takes_nobodys_place(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             ada = bench.link("ada")
-            await ada.register(Register(1, fresh(1)))
+            await ada.register(Register(VERSION, fresh(1)))
             liar = bench.link("ada", token="guessed", grace=0.1, pace=IMPATIENT)
             with pytest.raises(LinkError, match="gives no answer"):
-                await liar.register(Register(1, fresh(7)))
+                await liar.register(Register(VERSION, fresh(7)))
             assert bench.coordinator.sessions == {"ada": fresh(1)}
             pulse = await ada.heartbeat(Heartbeat(fresh(1), round=0))
             assert pulse == Pulse(0, True)
@@ -307,10 +308,10 @@ def test_a_replayed_greeting_is_ignored(bench: Any) -> None:
 
     async def work() -> None:
         async with bench.serving():
-            await bench.link("ada").register(Register(1, fresh(1)))
+            await bench.link("ada").register(Register(VERSION, fresh(1)))
             old = await bench.store.read(layout.hello("ada"))
             new = bench.link("ada")
-            await new.register(Register(1, fresh(2)))
+            await new.register(Register(VERSION, fresh(2)))
             await bench.store.put(layout.hello("ada"), old.content)
             await until(lambda: any("session that is over" in s for s in bench.said))
             assert bench.coordinator.sessions == {"ada": fresh(2)}
@@ -322,7 +323,7 @@ def test_a_replayed_sign_of_life_is_none(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             await link.heartbeat(Heartbeat(fresh(1), "training"))
             old = await bench.store.read(layout.pulse("ada"))
             await link.heartbeat(Heartbeat(fresh(1), "sending"))
@@ -337,11 +338,11 @@ def test_a_replayed_sign_of_life_is_none(bench: Any) -> None:
 def test_greetings_of_before_a_restart_are_not_those_of_now(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
-            await bench.link("ada").register(Register(1, fresh(1)))
+            await bench.link("ada").register(Register(VERSION, fresh(1)))
         bench.coordinator.restart()
         async with bench.serving():
             bob = bench.link("bob")
-            await bob.register(Register(1, fresh(2)))  # so that it has looked
+            await bob.register(Register(VERSION, fresh(2)))  # so that it has looked
             assert bench.coordinator.sessions == {"bob": fresh(2)}
 
     run(work())
@@ -353,7 +354,7 @@ def test_forged_work_is_not_done(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             found = await bench.store.read(layout.answer("ada"))
         epoch = layout.unseal(found.content, "answer", "run", None).subject
         notices: list[str] = []
@@ -381,11 +382,13 @@ def test_no_signatures_where_they_are_wanted(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             with pytest.raises(LinkError, match="give this worker its token"):
-                await bench.link("ada", token=None).register(Register(1, fresh(1)))
+                await bench.link("ada", token=None).register(
+                    Register(VERSION, fresh(1))
+                )
         bench.signed = False
         async with bench.serving():
             with pytest.raises(LinkError, match="aren't signed"):
-                await bench.link("ada", token="t").register(Register(1, fresh(1)))
+                await bench.link("ada", token="t").register(Register(VERSION, fresh(1)))
 
     run(work())
 
@@ -394,9 +397,9 @@ def test_a_newer_process_supersedes_the_older(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             old = bench.link("ada")
-            await old.register(Register(1, fresh(1)))
+            await old.register(Register(VERSION, fresh(1)))
             asking = asyncio.create_task(old.work(WorkRequest(fresh(1), 5, wait=20.0)))
-            await bench.link("ada").register(Register(1, fresh(2)))
+            await bench.link("ada").register(Register(VERSION, fresh(2)))
             with pytest.raises(LinkError) as caught:
                 await asking
             assert (caught.value.code, caught.value.status) == ("superseded", 409)
@@ -418,7 +421,7 @@ def test_an_update_that_is_too_large_is_not_read(bench: Any, tmp_path: Path) -> 
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             huge = Upload(fresh(1), 0, 0, 0, 0, layout.PIECE * 7, "0" * 64, ticket="t")
             key = layout.key_of("spheroid_a")
             announced = Announced(huge, 0, layout.PIECE, ["0" * 64] * 7)
@@ -452,7 +455,7 @@ def test_a_full_disk_is_waited_for(bench: Any, tmp_path: Path) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             assert (await link.submit(upload, path)).verdict == "accepted"
 
@@ -466,8 +469,8 @@ def test_a_restarted_coordinator_is_met_again(bench: Any, tmp_path: Path) -> Non
     async def work() -> None:
         ada, bob = bench.link("ada"), bench.link("bob")
         async with bench.serving():
-            await ada.register(Register(1, fresh(1)))
-            await bob.register(Register(1, fresh(2)))
+            await ada.register(Register(VERSION, fresh(1)))
+            await bob.register(Register(VERSION, fresh(2)))
             asking = asyncio.create_task(ada.work(WorkRequest(fresh(1), 0, wait=20.0)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             await ada.submit(upload, path)
@@ -502,7 +505,7 @@ def test_a_restart_between_acceptance_and_verdict(bench: Any, tmp_path: Path) ->
         link = bench.link("ada")
         upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
         async with bench.serving(Breaking(bench.store, change)):
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             sending = asyncio.create_task(link.submit(upload, path))
             await until(lambda: bool(lost))
         bench.coordinator.restart()
@@ -546,7 +549,7 @@ def test_an_item_that_is_gone_says_so(bench: Any, tmp_path: Path) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             item = bench.coordinator.items[2, "block"]  # not published
             with pytest.raises(LinkError, match="its round is over") as caught:
                 await link.fetch(item, tmp_path / "item")
@@ -568,7 +571,7 @@ def test_an_item_is_complete_before_it_is_announced(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving(Breaking(bench.store, change)):
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             await link.work(WorkRequest(fresh(1)))
             await link.work(WorkRequest(fresh(1)))  # again: nothing is put again
 
@@ -583,7 +586,7 @@ def test_who_leaves_is_heard(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             await link.leave(Leave(fresh(1)))
 
     run(work())
@@ -597,7 +600,7 @@ def test_a_revoked_token_is_heard_no_more(bench: Any) -> None:
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada", grace=0.1)
-            await link.register(Register(1, fresh(1)))
+            await link.register(Register(VERSION, fresh(1)))
             allowed.clear()
             heard = len(bench.coordinator.beats)
             await link.heartbeat(Heartbeat(fresh(1)))

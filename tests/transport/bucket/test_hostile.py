@@ -1,13 +1,13 @@
 """A bucket is written to by others: whatever lies there, the front goes on."""
 
 import asyncio
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.layout import Announced
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.protocol import (
+    VERSION,
     Heartbeat,
     ProtocolError,
     Pulse,
@@ -134,7 +135,7 @@ _KEYS = [
 ]
 _UPLOAD = Upload(SESSION, 0, 0, 0, 0, 5, "0" * 64, "t")
 _BODIES: list[tuple[layout.Kind, msgspec.Struct]] = [
-    ("hello", Register(1, SESSION)),
+    ("hello", Register(VERSION, SESSION)),
     ("said", layout.Said(Heartbeat(SESSION))),
     ("update", Announced(_UPLOAD, 0, 1 << 20, ["0" * 64])),
     ("update", Announced(_UPLOAD, 0, 1 << 20, [])),
@@ -168,7 +169,7 @@ def test_whatever_lies_there_the_front_goes_on(
             for key, content in puts:
                 await bench.store.put(key, content)
             bob = bench.link("bob")
-            await bob.register(Register(1, SESSION))
+            await bob.register(Register(VERSION, SESSION))
             got = await bob.heartbeat(Heartbeat(SESSION, round=bench.coordinator.round))
             assert got == Pulse(0, True)
 
@@ -185,7 +186,7 @@ def test_a_huge_message_is_not_read(bench: Any) -> None:
                 while not any(f"{key} has more than" in line for line in bench.said):
                     await asyncio.sleep(0.01)
             bob = bench.link("bob")
-            await bob.register(Register(1, SESSION))
+            await bob.register(Register(VERSION, SESSION))
 
     run(work())
     assert len(bench.said) == 2  # and not at every look
@@ -197,13 +198,13 @@ def test_an_update_of_several_pieces(bench: Any, tmp_path: Path) -> None:
     path = tmp_path / "update"
     path.write_bytes(content)
 
-    upload = Upload(SESSION, 0, 0, 0, 0, size, hashlib.sha256(content).hexdigest(), "t")
+    upload = Upload(SESSION, 0, 0, 0, 0, size, blake3(content).hexdigest(), "t")
     told: list[tuple[int, int]] = []
 
     async def work() -> None:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, SESSION))
+            await link.register(Register(VERSION, SESSION))
             await link.work(WorkRequest(SESSION))
             verdict = await link.submit(upload, path, lambda *n: told.append(n))
             assert verdict.verdict == "accepted"
@@ -217,7 +218,7 @@ def test_work_counts_its_deadline_from_when_its_items_are_there(bench: Any) -> N
     async def work() -> Work:
         async with bench.serving():
             link = bench.link("ada")
-            await link.register(Register(1, SESSION))
+            await link.register(Register(VERSION, SESSION))
             return await link.work(WorkRequest(SESSION))
 
     deadline = run(work()).deadline

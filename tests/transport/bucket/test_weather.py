@@ -2,12 +2,12 @@
 
 import asyncio
 import collections
-import hashlib
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.bucket.store import BlobStore
@@ -15,6 +15,7 @@ from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import (
+    VERSION,
     Register,
     Upload,
     Verdict,
@@ -72,7 +73,7 @@ class Behind(BlobStore):
 
 async def train(link: BucketLink, who: str, folder: Path) -> list[Verdict]:
     session = NAMES[who]
-    await link.register(Register(1, session))
+    await link.register(Register(VERSION, session))
     verdicts: list[Verdict] = []
     after = -1
     while True:
@@ -84,7 +85,7 @@ async def train(link: BucketLink, who: str, folder: Path) -> list[Verdict]:
                 await link.fetch(item, folder / who / kind / str(work.round))
             path = folder / f"{who}-{work.round}"
             path.write_bytes(content := f"{who} {work.round}".encode())
-            digest = hashlib.sha256(content).hexdigest()
+            digest = blake3(content).hexdigest()
             size = len(content)
             upload = Upload(session, work.round, 0, 0, 0, size, digest, work.ticket)
             verdicts.append(await link.submit(upload, path))
@@ -144,7 +145,7 @@ def test_a_bucket_that_stays_away_is_given_up(bench: Any) -> None:
     gone = Flaky(bench.store, 0, 1.0)
     link = bench.link("ada", store=gone, pace=Pace(0.2, 0.2, 0.01, 0.05))
     with pytest.raises(LinkError, match="registering failed: ") as caught:
-        run(link.register(Register(1, NAMES["ada"])))
+        run(link.register(Register(VERSION, NAMES["ada"])))
     assert caught.value.code == "unreachable"
     assert "\n" not in str(caught.value)
 
@@ -154,7 +155,7 @@ def test_a_bucket_that_stays_away_is_asked_less_and_less(bench: Any) -> None:
 
     async def work() -> None:
         async with bench.serving(store):
-            await bench.link("ada").register(Register(1, NAMES["ada"]))
+            await bench.link("ada").register(Register(VERSION, NAMES["ada"]))
             store._share = 1.0
             before = store.failed
             await asyncio.sleep(0.6)
@@ -162,7 +163,7 @@ def test_a_bucket_that_stays_away_is_asked_less_and_less(bench: Any) -> None:
             assert 4 <= store.failed - before <= 60
             # And it comes back.
             store._share = 0.0
-            await bench.link("bob").register(Register(1, NAMES["bob"]))
+            await bench.link("bob").register(Register(VERSION, NAMES["bob"]))
 
     run(work())
     assert len(bench.said) < 10
@@ -174,14 +175,14 @@ def test_no_coordinator_and_no_verdict(bench: Any, tmp_path: Path) -> None:
     async def work() -> None:
         link = bench.link("ada", pace=pace, grace=0.1)
         with pytest.raises(LinkError, match=r"no run\.json .*coordinator running"):
-            await link.register(Register(1, NAMES["ada"]))
+            await link.register(Register(VERSION, NAMES["ada"]))
         with pytest.raises(LinkError, match="register first"):
             await link.work(WorkRequest(NAMES["ada"]))
         async with bench.serving():
-            await link.register(Register(1, NAMES["ada"]))
+            await link.register(Register(VERSION, NAMES["ada"]))
         path = tmp_path / "update"
         path.write_bytes(b"x")
-        digest = hashlib.sha256(b"x").hexdigest()
+        digest = blake3(b"x").hexdigest()
         upload = Upload(NAMES["ada"], 0, 0, 0, 0, 1, digest, "t")
         with pytest.raises(LinkError, match="no verdict on update 0-0-ada-0"):
             await link.submit(upload, path)

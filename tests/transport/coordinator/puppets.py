@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from blake3 import blake3
 
 from spheroid_jax.transport.items.loading import load_part
 from spheroid_jax.transport.protocol import (
@@ -90,7 +90,7 @@ class Puppet:
             "replica": work.replica,
             "attempt": 0,
             "bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
+            "blake3": blake3(data).hexdigest(),
             "ticket": work.ticket,
             "loss": 1.0,
         }

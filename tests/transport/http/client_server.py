@@ -6,7 +6,6 @@ way, or return None to have it answered as it should be. A fault is used once.
 
 import asyncio
 import contextlib
-import hashlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from blake3 import blake3
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http.client import HttpLink, Timeouts
@@ -129,7 +129,7 @@ class Coordinator:
             done = await self.faults.pop(0)(request)
             if done is not None:
                 return done
-        path = request.path.removeprefix("/v1")
+        path = request.path.removeprefix("/v2")
         if path.startswith("/items/"):
             return self._send(request, path)
         if path.startswith("/uploads"):
@@ -185,8 +185,8 @@ class Coordinator:
 
     def _commit(self, name: str) -> web.Response:
         if name not in self.verdicts:
-            digest = hashlib.sha256(self.parts.pop(name)).hexdigest()
-            if digest != self.announced[name].sha256:
+            digest = blake3(self.parts.pop(name)).hexdigest()
+            if digest != self.announced[name].blake3:
                 return answer(Problem("other bytes", "corrupted"), 422)
             self.verdicts[name] = ACCEPTED
         return answer(self.verdicts[name])
@@ -264,7 +264,7 @@ def update(path: Path, size: int, seed: int = 0) -> Upload:
     """An update's file, and what announces it."""
     content = numbers(-(-size // 4), seed).tobytes()[:size]
     path.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
+    digest = blake3(content).hexdigest()
     return Upload(SESSION, 6, 1, 0, 0, size, digest, ticket="t")
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+from blake3 import blake3
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http.limits import Limits
@@ -155,7 +155,7 @@ def announce(data: bytes, **changed: Any) -> dict[str, Any]:
         "replica": 0,
         "attempt": 0,
         "bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "blake3": blake3(data).hexdigest(),
         "ticket": "given with the work",
     }
     return message | changed

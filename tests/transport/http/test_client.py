@@ -107,7 +107,7 @@ def test_what_passes_is_tried_again(fault: Fault, said: str) -> None:
     async def scenario() -> None:
         async with setting(fault) as s:
             assert await s.link.heartbeat(BEAT) == Pulse(3, True)
-            assert s.coordinator.asked == ["POST /v1/heartbeat"] * 2
+            assert s.coordinator.asked == ["POST /v2/heartbeat"] * 2
             assert s.clock.slept == [0.5]
             (line,) = s.notices
             assert line.startswith(f"{s.link.url}: a heartbeat failed: ")
@@ -132,7 +132,7 @@ def test_what_passes_is_tried_again(fault: Fault, said: str) -> None:
         (plain(401), "unauthorized", 401),
         (plain(403), "forbidden", 403),
         (plain(301, headers={"Location": "http://127.0.0.1:1/"}), "garbled", 301),
-        (plain(307, headers={"Location": "/v1/heartbeat"}), "garbled", 307),
+        (plain(307, headers={"Location": "/v2/heartbeat"}), "garbled", 307),
     ],
 )
 def test_a_refusal_is_final(fault: Fault, code: str, status: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.tls import Token
@@ -29,7 +30,7 @@ def sparse(path: Path) -> Path:
 
 
 def zeros(size: int, last: bytes = b"") -> str:
-    return hashlib.sha256(bytes(size - len(last)) + last).hexdigest()
+    return blake3(bytes(size - len(last)) + last).hexdigest()
 
 
 @pytest.mark.slow
@@ -45,13 +46,13 @@ def test_two_gigabytes_each_way(
         "piece": PIECE,
         "leaves": {"w": {"is": f"int8[{SIZE}]", "dtype": "int8", "shape": [SIZE]}},
         "boxes": [
-            {"leaf": "w", "start": [0], "shape": [SIZE], "offset": 0, "sha256": digests}
+            {"leaf": "w", "start": [0], "shape": [SIZE], "offset": 0, "blake3": digests}
         ],
     }
     item, content = item_of(index, SIZE)
     (tmp_path / "item" / "index.0.json").write_bytes(content)
     with data.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]
 
     async def commit(worker: str, request: Upload, path: Path) -> Verdict:
         assert path.stat().st_size == SIZE
@@ -67,7 +68,7 @@ def test_two_gigabytes_each_way(
                 target = tmp_path / "cache" / "item"
                 assert await link.fetch(item, target) == SIZE + len(content)
                 (target / "data.0").unlink()
-                upload = Upload(SESSION, 0, 0, 0, 0, SIZE, sha256, ticket="")
+                upload = Upload(SESSION, 0, 0, 0, 0, SIZE, digest, ticket="")
                 assert (await link.submit(upload, data)).verdict == "accepted"
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

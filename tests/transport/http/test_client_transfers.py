@@ -50,7 +50,7 @@ def test_an_item_is_fetched_once(tmp_path: Path) -> None:
             assert told[-1] == (item.bytes, item.bytes)
             asked = list(s.coordinator.asked)
             assert asked == [
-                f"GET /v1/items/{item.digest}/{x}" for x in ("index", "data")
+                f"GET /v2/items/{item.digest}/{x}" for x in ("index", "data")
             ]
             assert await s.link.fetch(item, target) == 0
             assert s.coordinator.asked == asked
@@ -193,8 +193,8 @@ def test_an_update_arrives(tmp_path: Path, size: int) -> None:
             verdict = await submit(s, path, size, progress=lambda a, b: told.append(a))
             assert verdict == ACCEPTED
             assert (told[0], told[-1]) == (0, size)
-            assert s.coordinator.asked[0] == "POST /v1/uploads"
-            assert s.coordinator.asked[-1] == "POST /v1/uploads/6-1-w-0/commit"
+            assert s.coordinator.asked[0] == "POST /v2/uploads"
+            assert s.coordinator.asked[-1] == "POST /v2/uploads/6-1-w-0/commit"
             assert size == 0 or whole(s, path)
             assert s.notices == []
 
@@ -253,7 +253,7 @@ def test_an_answer_lost_after_the_commit_changes_nothing(tmp_path: Path) -> None
             path = tmp_path / "update"
             assert await submit(s, path, MIB) == ACCEPTED
             assert whole(s, path)
-            assert s.coordinator.asked.count("PATCH /v1/uploads/6-1-w-0") == 1
+            assert s.coordinator.asked.count("PATCH /v2/uploads/6-1-w-0") == 1
 
     run(scenario())
 
@@ -351,7 +351,7 @@ def test_a_corrupted_update_is_sent_from_the_start(tmp_path: Path) -> None:
             assert await submit(s, path, MIB) == ACCEPTED
             assert s.coordinator.patched == [(0, MIB), (0, MIB)]
 
-            upload = changed(update(path, MIB), attempt=1, sha256="0" * 64)
+            upload = changed(update(path, MIB), attempt=1, blake3="0" * 64)
             with pytest.raises(LinkError, match="corrupted 3 times") as said:
                 await s.link.submit(upload, path)
             assert said.value.code == "corrupted"
@@ -435,7 +435,7 @@ def test_a_coordinator_that_always_loses_it_is_given_up(tmp_path: Path) -> None:
             with pytest.raises(LinkError) as said:
                 await submit(s, tmp_path / "u", MIB)
             assert said.value.code == "unknown"
-            assert s.coordinator.asked.count("POST /v1/uploads") == 3
+            assert s.coordinator.asked.count("POST /v2/uploads") == 3
 
     run(scenario())
 

@@ -19,17 +19,17 @@ from tests.transport.http.server_fakes import SESSION, announce, bearer
 
 UPLOAD = "3-1-ada-0"
 ENDPOINTS: list[tuple[str, str, dict[str, Any] | None]] = [
-    ("POST", "/v1/workers", {"protocol": 1, "session": SESSION, "device": "cpu"}),
-    ("POST", "/v1/work", {"session": SESSION, "after": 1, "wait": 0}),
-    ("POST", "/v1/heartbeat", {"session": SESSION, "round": 1, "train_seconds": 1.5}),
-    ("POST", "/v1/leave", {"session": SESSION}),
-    ("POST", "/v1/uploads", announce(b"data", attempt=1)),
-    ("POST", f"/v1/uploads/{UPLOAD}/commit", {}),
-    ("PATCH", f"/v1/uploads/{UPLOAD}", None),
-    ("HEAD", f"/v1/uploads/{UPLOAD}", None),
-    ("GET", f"/v1/items/{DIGEST}/data", None),
-    ("GET", f"/v1/items/{DIGEST}/index", None),
-    ("HEAD", f"/v1/items/{DIGEST}/data", None),
+    ("POST", "/v2/workers", {"protocol": 2, "session": SESSION, "device": "cpu"}),
+    ("POST", "/v2/work", {"session": SESSION, "after": 1, "wait": 0}),
+    ("POST", "/v2/heartbeat", {"session": SESSION, "round": 1, "train_seconds": 1.5}),
+    ("POST", "/v2/leave", {"session": SESSION}),
+    ("POST", "/v2/uploads", announce(b"data", attempt=1)),
+    ("POST", f"/v2/uploads/{UPLOAD}/commit", {}),
+    ("PATCH", f"/v2/uploads/{UPLOAD}", None),
+    ("HEAD", f"/v2/uploads/{UPLOAD}", None),
+    ("GET", f"/v2/items/{DIGEST}/data", None),
+    ("GET", f"/v2/items/{DIGEST}/index", None),
+    ("HEAD", f"/v2/items/{DIGEST}/data", None),
 ]
 
 
@@ -234,7 +234,7 @@ async def works(port: int) -> None:
     async with (
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
         http.post(
-            "/v1/heartbeat", json={"session": SESSION}, headers=bearer("token-b")
+            "/v2/heartbeat", json={"session": SESSION}, headers=bearer("token-b")
         ) as answer,
     ):
         assert answer.status == 200
@@ -313,7 +313,7 @@ def test_every_endpoint_refuses_what_is_wrong(
         f"{head}{token}{close}Big: {'x' * 9000}\r\n\r\n".encode(),
         (head + token + "".join(f"X{i}: y\r\n" for i in range(500)) + "\r\n").encode(),
         f"{head}{token}{close}\r\n".replace(path, path + "%2e%2e%2f").encode(),
-        f"{head}{token}{close}\r\n".replace(path, "/v1/../../etc/passwd").encode(),
+        f"{head}{token}{close}\r\n".replace(path, "/v2/../../etc/passwd").encode(),
         f"{head}{token}{close}\r\n".replace(method, "PUT", 1).encode(),
         f"{head}{token}{close}\r\n".replace(path, path + "/\u0661").encode(),
     ]
@@ -342,7 +342,7 @@ def test_every_endpoint_refuses_what_is_wrong(
 def test_its_memory_is_bounded_and_it_works_as_before(target: Target) -> None:
     """After all that was thrown, and large ones, many at once."""
     before, since = target.memory(), target.logged()
-    head = "POST /v1/heartbeat HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a\r\n"
+    head = "POST /v2/heartbeat HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a\r\n"
     deep = b"[" * ((1 << 20) - 10)
     heavy = [
         f"{head}Connection: close\r\nContent-Length: {len(deep)}\r\n\r\n".encode()
@@ -362,14 +362,14 @@ def test_its_memory_is_bounded_and_it_works_as_before(target: Target) -> None:
         data = bytes(range(256)) * 100
         url = f"http://127.0.0.1:{target.port}"
         async with aiohttp.ClientSession(url, headers=bearer("token-b")) as http:
-            async with http.post("/v1/uploads", json=announce(data)) as answer:
-                part = "/v1/uploads/" + (await answer.json())["upload"]
+            async with http.post("/v2/uploads", json=announce(data)) as answer:
+                part = "/v2/uploads/" + (await answer.json())["upload"]
             offset = {"Upload-Offset": "0"}
             async with http.patch(part, data=data, headers=offset) as answer:
                 assert answer.status == 204
             async with http.post(f"{part}/commit", json={}) as answer:
                 assert (await answer.json())["verdict"] == "accepted"
-            async with http.get(f"/v1/items/{DIGEST}/data") as answer:
+            async with http.get(f"/v2/items/{DIGEST}/data") as answer:
                 assert len(await answer.read()) == 5000
 
     asyncio.run(asyncio.wait_for(good(), 20))

@@ -28,19 +28,19 @@ from tests.transport.http.server_fakes import (
 
 HEARTBEAT = {"session": SESSION, "round": 2}
 ROUTES = [
-    ("POST", "/v1/workers"),
-    ("POST", "/v1/work"),
-    ("POST", "/v1/heartbeat"),
-    ("POST", "/v1/leave"),
-    ("GET", f"/v1/items/{'0' * 64}/index"),
-    ("GET", f"/v1/items/{'0' * 64}/data"),
-    ("HEAD", f"/v1/items/{'0' * 64}/data"),
-    ("POST", "/v1/uploads"),
-    ("PATCH", "/v1/uploads/1-1-ada-0"),
-    ("HEAD", "/v1/uploads/1-1-ada-0"),
-    ("POST", "/v1/uploads/1-1-ada-0/commit"),
-    ("GET", "/v1/nothing"),
-    ("GET", "/v1"),
+    ("POST", "/v2/workers"),
+    ("POST", "/v2/work"),
+    ("POST", "/v2/heartbeat"),
+    ("POST", "/v2/leave"),
+    ("GET", f"/v2/items/{'0' * 64}/index"),
+    ("GET", f"/v2/items/{'0' * 64}/data"),
+    ("HEAD", f"/v2/items/{'0' * 64}/data"),
+    ("POST", "/v2/uploads"),
+    ("PATCH", "/v2/uploads/1-1-ada-0"),
+    ("HEAD", "/v2/uploads/1-1-ada-0"),
+    ("POST", "/v2/uploads/1-1-ada-0/commit"),
+    ("GET", "/v2/nothing"),
+    ("GET", "/v2"),
 ]
 
 
@@ -48,18 +48,18 @@ def test_the_messages_reach_the_coordinator_under_the_name_of_the_token(
     tmp_path: Path,
 ) -> None:
     async def test(there: Served) -> None:
-        register = {"protocol": 1, "session": SESSION, "device": "cpu"}
-        async with there.http.post("/v1/workers", json=register) as answer:
+        register = {"protocol": 2, "session": SESSION, "device": "cpu"}
+        async with there.http.post("/v2/workers", json=register) as answer:
             body = await answer.json()
             assert (answer.status, body["worker"], body["lease"]) == (200, "ada", 30.0)
         async with there.http.post(
-            "/v1/heartbeat", json=HEARTBEAT, headers=bearer("token-b")
+            "/v2/heartbeat", json=HEARTBEAT, headers=bearer("token-b")
         ) as answer:
             assert await answer.json() == {"round": 3, "wanted": True}
         work = {"session": SESSION, "wait": 0}
-        async with there.http.post("/v1/work", json=work) as answer:
+        async with there.http.post("/v2/work", json=work) as answer:
             assert (await answer.json())["do"] == "wait"
-        async with there.http.post("/v1/leave", json={"session": SESSION}) as answer:
+        async with there.http.post("/v2/leave", json={"session": SESSION}) as answer:
             assert (answer.status, await answer.read()) == (204, b"")
         assert [worker for worker, _ in there.coordinator.asked] == [
             "ada",
@@ -104,11 +104,25 @@ def test_nothing_is_looked_up_without_a_token(tmp_path: Path, given: list[str]) 
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("path", ["/v1/workers", "/v3/work", "/v22/uploads"])
+def test_a_peer_of_another_version_is_told_so(tmp_path: Path, path: str) -> None:
+    """Even where its token isn't known: the cure comes first."""
+
+    async def test(there: Served) -> None:
+        for headers in (bearer("token-a"), bearer("token-x")):
+            async with there.http.post(path, json={}, headers=headers) as answer:
+                said = await refused(answer, 409, "version")
+                assert "version 2 of the protocol" in said
+        assert there.coordinator.asked == []
+
+    run(tmp_path, test)
+
+
 def test_the_scheme_of_a_token_has_no_case(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         for scheme in ("bearer", "BEARER", "BeArEr"):
             async with there.http.post(
-                "/v1/heartbeat",
+                "/v2/heartbeat",
                 json=HEARTBEAT,
                 headers={"Authorization": f"{scheme}  token-b"},
             ) as answer:
@@ -121,14 +135,14 @@ def test_the_scheme_of_a_token_has_no_case(tmp_path: Path) -> None:
 def test_no_spelling_of_a_path_gets_around_the_token(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         for path in (
-            "/v1/heartbeat",
-            "/%761/heartbeat",
-            "/v%31/heartbeat",
-            "//v1/heartbeat",
-            "/x/../v1/heartbeat",
-            "/v1/./heartbeat",
-            "/v1%2fheartbeat",
-            "http://other/v1/heartbeat",
+            "/v2/heartbeat",
+            "/%762/heartbeat",
+            "/v%32/heartbeat",
+            "//v2/heartbeat",
+            "/x/../v2/heartbeat",
+            "/v2/./heartbeat",
+            "/v2%2fheartbeat",
+            "http://other/v2/heartbeat",
         ):
             body = b'{"session":"%s"}' % SESSION.encode()
             got = await raw(
@@ -146,20 +160,20 @@ def test_no_spelling_of_a_path_gets_around_the_token(tmp_path: Path) -> None:
 def test_errors_of_the_coordinator_and_of_http_are_problems(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         there.coordinator.fails = problem_error()
-        async with there.http.post("/v1/heartbeat", json=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", json=HEARTBEAT) as answer:
             assert "took over" in await refused(answer, 409, "superseded")
         there.coordinator.fails = ProtocolError("draining", status=503, code="busy")
-        async with there.http.post("/v1/heartbeat", json=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", json=HEARTBEAT) as answer:
             await refused(answer, 503, "busy")
             assert int(answer.headers["Retry-After"]) > 0
-        async with there.http.get("/v1/nothing") as answer:
+        async with there.http.get("/v2/nothing") as answer:
             await refused(answer, 404, "unknown")
         async with there.http.get("/nothing") as answer:
             await refused(answer, 404, "unknown")
-        async with there.http.get("/v1/heartbeat") as answer:
+        async with there.http.get("/v2/heartbeat") as answer:
             await refused(answer, 405, "malformed")
             assert answer.headers["Allow"] == "POST"
-        async with there.http.post("/v1/heartbeat", data=b"{") as answer:
+        async with there.http.post("/v2/heartbeat", data=b"{") as answer:
             assert "Heartbeat" in await refused(answer, 400, "malformed")
         got = await raw(there, b"GARBAGE\r\n\r\n")
         assert b" 400 " in got.splitlines()[0]
@@ -173,10 +187,10 @@ def test_a_failure_of_ours_is_logged_and_not_shown(
 ) -> None:
     async def test(there: Served) -> None:
         there.coordinator.fails = RuntimeError("secret of the inside")
-        async with there.http.post("/v1/heartbeat", json=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", json=HEARTBEAT) as answer:
             assert "secret" not in await refused(answer, 500, "internal")
         there.coordinator.fails = None
-        async with there.http.post("/v1/heartbeat", json=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", json=HEARTBEAT) as answer:
             assert answer.status == 200
 
     with caplog.at_level(logging.INFO):
@@ -190,13 +204,13 @@ def test_a_line_of_log_for_each_request_has_no_token(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(there: Served) -> None:
-        async with there.http.post("/v1/heartbeat?x=1", json=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat?x=1", json=HEARTBEAT) as answer:
             assert answer.status == 200
 
     with caplog.at_level(logging.DEBUG, logger="spheroid_jax"):
         run(tmp_path, test)
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.rsplit(" ", 1)[0] for line in lines] == ["ada POST /v1/heartbeat 200"]
+    assert [line.rsplit(" ", 1)[0] for line in lines] == ["ada POST /v2/heartbeat 200"]
     assert "token-a" not in caplog.text
 
 
@@ -205,7 +219,7 @@ def test_a_long_poll_ends_when_the_worker_hangs_up(tmp_path: Path) -> None:
         body = b'{"session":"%s","wait":60}' % SESSION.encode()
         _, writer = await asyncio.open_connection("127.0.0.1", there.running.port)
         writer.write(
-            b"POST /v1/work HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a\r\n"
+            b"POST /v2/work HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         while there.coordinator.polls == 0:
@@ -283,7 +297,7 @@ def test_tls_serves_who_trusts_the_certificate(
         directory.mkdir()
         (directory / "data.0").write_bytes(data)
         coordinator.items["a" * 64] = directory
-        path = f"/v1/items/{'a' * 64}/data"
+        path = f"/v2/items/{'a' * 64}/data"
         url = f"https://127.0.0.1:{running.port}"
         try:
             async with aiohttp.ClientSession(url, headers=bearer("token-a")) as http:
@@ -301,8 +315,8 @@ def test_tls_serves_who_trusts_the_certificate(
             await running.close()
 
     async def upload(http: aiohttp.ClientSession, coordinator: FakeCoordinator) -> None:
-        async with http.post("/v1/uploads", json=announce(data), ssl=trust) as answer:
-            part = "/v1/uploads/" + (await answer.json())["upload"]
+        async with http.post("/v2/uploads", json=announce(data), ssl=trust) as answer:
+            part = "/v2/uploads/" + (await answer.json())["upload"]
         offset = {"Upload-Offset": "0"}
         async with http.patch(part, data=data, headers=offset, ssl=trust) as answer:
             assert answer.status == 204

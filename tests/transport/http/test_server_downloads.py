@@ -15,7 +15,7 @@ from tests.transport.http.server_fakes import Served, refused, run
 
 DIGEST = "ab" * 32
 DATA = random.Random(4).randbytes(10_000)
-URL = f"/v1/items/{DIGEST}/data"
+URL = f"/v2/items/{DIGEST}/data"
 REQUEST = f"GET {URL} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a\r\n\r\n"
 
 
@@ -69,7 +69,7 @@ def test_no_range_of_an_empty_file() -> None:
 def test_an_item_comes_whole_and_in_ranges(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         publish(there, DATA, b'{"index": 1}')
-        async with there.http.get(f"/v1/items/{DIGEST}/index") as answer:
+        async with there.http.get(f"/v2/items/{DIGEST}/index") as answer:
             assert await answer.read() == b'{"index": 1}'
         async with there.http.get(URL) as answer:
             assert (answer.status, await answer.read()) == (200, DATA)
@@ -103,12 +103,12 @@ def test_only_items_are_served(tmp_path: Path) -> None:
         directory = publish(there, DATA)
         (directory / "secret").write_bytes(b"secret")
         for path in (
-            f"/v1/items/{'0' * 64}/data",
-            f"/v1/items/{DIGEST.upper()}/data",
-            f"/v1/items/{DIGEST}/secret",
-            f"/v1/items/{DIGEST}/%2e%2e%2fitem%2fdata.0",
-            f"/v1/items/{DIGEST}/data.0",
-            f"/v1/items/{DIGEST}%00/data",
+            f"/v2/items/{'0' * 64}/data",
+            f"/v2/items/{DIGEST.upper()}/data",
+            f"/v2/items/{DIGEST}/secret",
+            f"/v2/items/{DIGEST}/%2e%2e%2fitem%2fdata.0",
+            f"/v2/items/{DIGEST}/data.0",
+            f"/v2/items/{DIGEST}%00/data",
         ):
             async with there.http.get(path) as answer:
                 await refused(answer, 404, "unknown")

@@ -17,7 +17,7 @@ from tests.transport.http.server_fakes import FakeCoordinator
 
 DIGEST = "ab" * 32
 REQUEST = (
-    f"GET /v1/items/{DIGEST}/data HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a"
+    f"GET /v2/items/{DIGEST}/data HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-a"
 )
 Test = Callable[[FakeCoordinator, Running, ssl.SSLContext], Awaitable[None]]
 

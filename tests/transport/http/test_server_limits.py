@@ -22,7 +22,7 @@ from tests.transport.http.server_fakes import (
 )
 
 HEARTBEAT = b'{"session":"%s"}' % SESSION.encode()
-PART = "/v1/uploads/3-1-ada-0"
+PART = "/v2/uploads/3-1-ada-0"
 
 
 def head(method: str, path: str, *headers: str) -> bytes:
@@ -76,22 +76,22 @@ def test_a_gate_counts_each_worker() -> None:
 def test_a_worker_has_so_many_requests_at_once(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         work = {"session": SESSION, "wait": 60}
-        polls = [asyncio.create_task(there.http.post("/v1/work", json=work))]
-        polls.append(asyncio.create_task(there.http.post("/v1/work", json=work)))
+        polls = [asyncio.create_task(there.http.post("/v2/work", json=work))]
+        polls.append(asyncio.create_task(there.http.post("/v2/work", json=work)))
         while there.coordinator.polls < 2:
             await asyncio.sleep(0.005)
-        async with there.http.post("/v1/heartbeat", data=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", data=HEARTBEAT) as answer:
             await refused(answer, 429, "busy")
             assert int(answer.headers["Retry-After"]) > 0
         other = {"Authorization": "Bearer token-b"}
         async with there.http.post(
-            "/v1/heartbeat", data=HEARTBEAT, headers=other
+            "/v2/heartbeat", data=HEARTBEAT, headers=other
         ) as answer:
             assert answer.status == 200
         there.coordinator.ready.set()
         for poll in polls:
             (await poll).release()
-        async with there.http.post("/v1/heartbeat", data=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", data=HEARTBEAT) as answer:
             assert answer.status == 200
 
     run(tmp_path, test, Limits(requests=2, shutdown=0.2))
@@ -101,7 +101,7 @@ def test_a_worker_has_so_many_uploads_at_once(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         for attempt in range(2):
             wanted = announce(bytes(10), attempt=attempt)
-            async with there.http.post("/v1/uploads", json=wanted) as answer:
+            async with there.http.post("/v2/uploads", json=wanted) as answer:
                 assert answer.status == 200
         begun, end = asyncio.Event(), asyncio.Event()
 
@@ -114,7 +114,7 @@ def test_a_worker_has_so_many_uploads_at_once(tmp_path: Path) -> None:
         offset = {"Upload-Offset": "0"}
         first = asyncio.create_task(there.http.patch(PART, data=body(), headers=offset))
         await begun.wait()
-        second = "/v1/uploads/3-1-ada-1"
+        second = "/v2/uploads/3-1-ada-1"
         while True:  # until the first has arrived
             async with there.http.patch(second, data=b"", headers=offset) as answer:
                 if answer.status == 429:
@@ -138,7 +138,7 @@ def test_a_message_has_so_many_bytes(tmp_path: Path, chunked: bool) -> None:
         for size, status in ((1000, 200), (1001, 413)):
             data = HEARTBEAT.ljust(size)
             given = body(data) if chunked else data
-            async with there.http.post("/v1/heartbeat", data=given) as answer:
+            async with there.http.post("/v2/heartbeat", data=given) as answer:
                 assert answer.status == status
                 if status == 413:
                     await refused(answer, 413, "too_large")
@@ -148,10 +148,10 @@ def test_a_message_has_so_many_bytes(tmp_path: Path, chunked: bool) -> None:
 
 def test_a_message_without_end_is_read_to_its_limit_only(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
-        request = head("POST", "/v1/heartbeat", "Transfer-Encoding: chunked")
+        request = head("POST", "/v2/heartbeat", "Transfer-Encoding: chunked")
         got = await raw(there, request + b"1000\r\n" + b" " * 4096 + b"\r\n" + b"1")
         assert b" 413 " in got.splitlines()[0]
-        lied = head("POST", "/v1/heartbeat", "Content-Length: 999999999999")
+        lied = head("POST", "/v2/heartbeat", "Content-Length: 999999999999")
         start = time.monotonic()
         got = await raw(there, lied)
         assert b" 413 " in got.splitlines()[0]
@@ -162,7 +162,7 @@ def test_a_message_without_end_is_read_to_its_limit_only(tmp_path: Path) -> None
 
 def test_a_message_has_so_many_seconds(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
-        request = head("POST", "/v1/heartbeat", "Content-Length: 100")
+        request = head("POST", "/v2/heartbeat", "Content-Length: 100")
         got = await raw(there, request + b"{")
         assert b" 408 " in got.splitlines()[0]
         assert b'"code":"too_slow"' in got
@@ -176,7 +176,7 @@ def test_an_upload_that_stalls_is_cut_and_stays(tmp_path: Path, size: int) -> No
     data = bytes(size)
 
     async def test(there: Served) -> None:
-        async with there.http.post("/v1/uploads", json=announce(data)) as answer:
+        async with there.http.post("/v2/uploads", json=announce(data)) as answer:
             assert answer.status == 200
         half = size // 2
         request = head("PATCH", PART, "Upload-Offset: 0", f"Content-Length: {size}")
@@ -195,7 +195,7 @@ def test_an_upload_that_stalls_is_cut_and_stays(tmp_path: Path, size: int) -> No
 def test_an_upload_that_trickles_is_cut(tmp_path: Path, size: int) -> None:
     async def test(there: Served) -> None:
         wanted = announce(bytes(size))
-        async with there.http.post("/v1/uploads", json=wanted) as answer:
+        async with there.http.post("/v2/uploads", json=wanted) as answer:
             assert answer.status == 200
         reader, writer = await asyncio.open_connection("127.0.0.1", there.running.port)
         writer.write(head("PATCH", PART, "Upload-Offset: 0", f"Content-Length: {size}"))
@@ -228,7 +228,7 @@ def test_a_peer_isnt_cut_for_a_slow_disk_of_ours(
             yield data[start : start + (1 << 18)]
 
     async def test(there: Served) -> None:
-        async with there.http.post("/v1/uploads", json=announce(data)) as answer:
+        async with there.http.post("/v2/uploads", json=announce(data)) as answer:
             assert answer.status == 200
         monkeypatch.setattr(os, "pwrite", pwrite)
         given = body() if chunked else data
@@ -241,10 +241,10 @@ def test_a_peer_isnt_cut_for_a_slow_disk_of_ours(
 
 def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
-        async with there.http.post("/v1/heartbeat", data=HEARTBEAT) as answer:
+        async with there.http.post("/v2/heartbeat", data=HEARTBEAT) as answer:
             assert answer.status == 200
         reader, writer = await asyncio.open_connection("127.0.0.1", there.running.port)
-        writer.write(b"POST /v1/heartbeat HTTP/1.1\r\nX: ")
+        writer.write(b"POST /v2/heartbeat HTTP/1.1\r\nX: ")
         end = asyncio.create_task(reader.read())
         start = time.monotonic()
         while not end.done() and time.monotonic() - start < 5:
@@ -286,7 +286,7 @@ def test_there_are_so_many_connections(tmp_path: Path) -> None:
             writer.close()
         while True:
             try:
-                async with there.http.post("/v1/heartbeat", data=HEARTBEAT) as answer:
+                async with there.http.post("/v2/heartbeat", data=HEARTBEAT) as answer:
                     assert answer.status == 200
                     break
             except aiohttp.ClientError:
@@ -300,7 +300,7 @@ def test_a_small_body_doesnt_become_a_large_one(tmp_path: Path) -> None:
         bomb = gzip.compress(bytes(10 << 20))
         headers = {"Content-Encoding": "gzip"}
         async with there.http.post(
-            "/v1/heartbeat", data=bomb, headers=headers
+            "/v2/heartbeat", data=bomb, headers=headers
         ) as answer:
             await refused(answer, 415, "malformed")
 
@@ -310,7 +310,7 @@ def test_a_small_body_doesnt_become_a_large_one(tmp_path: Path) -> None:
 def test_closing_waits_a_little_for_what_runs(tmp_path: Path) -> None:
     async def test(there: Served) -> None:
         work = {"session": SESSION, "wait": 60}
-        poll = asyncio.create_task(there.http.post("/v1/work", json=work))
+        poll = asyncio.create_task(there.http.post("/v2/work", json=work))
         while not there.coordinator.polls:
             await asyncio.sleep(0.005)
         start = time.monotonic()

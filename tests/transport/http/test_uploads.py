@@ -33,11 +33,11 @@ from tests.transport.http.server_fakes import (
 DATA = random.Random(5).randbytes(100_000)
 LARGE = random.Random(6).randbytes(9_000_001)
 NAME = "3-1-ada-0"
-PART = f"/v1/uploads/{NAME}"
+PART = f"/v2/uploads/{NAME}"
 
 
 async def post(there: Served, data: bytes = DATA, **changed: Any) -> dict[str, Any]:
-    async with there.http.post("/v1/uploads", json=announce(data, **changed)) as answer:
+    async with there.http.post("/v2/uploads", json=announce(data, **changed)) as answer:
         assert answer.status == 200, await answer.text()
         return dict(await answer.json())
 
@@ -299,9 +299,9 @@ def test_no_name_leaves_the_directory(tmp_path: Path) -> None:
             "3-1-ada-0.json",
         ):
             for method, path in (
-                ("PATCH", f"/v1/uploads/{name}"),
-                ("HEAD", f"/v1/uploads/{name}"),
-                ("POST", f"/v1/uploads/{name}/commit"),
+                ("PATCH", f"/v2/uploads/{name}"),
+                ("HEAD", f"/v2/uploads/{name}"),
+                ("POST", f"/v2/uploads/{name}/commit"),
             ):
                 got = await raw(
                     there,
@@ -329,7 +329,7 @@ def test_another_content_is_another_attempt(tmp_path: Path) -> None:
         await post(there)
         await patch(there, 0, DATA[:10])
         other = announce(DATA[:-1])
-        async with there.http.post("/v1/uploads", json=other) as answer:
+        async with there.http.post("/v2/uploads", json=other) as answer:
             await refused(answer, 409, "conflict")
         assert (await post(there))["offset"] == 10
         assert (await post(there, DATA[:-1], attempt=1))["upload"] == "3-1-ada-1"
@@ -373,12 +373,12 @@ def test_the_quota_holds_before_a_body_is_read(tmp_path: Path) -> None:
         ):
             wanted = announce(bytes(size), attempt=1)
             async with there.http.post(
-                "/v1/uploads", json=wanted, headers=bearer("token-b")
+                "/v2/uploads", json=wanted, headers=bearer("token-b")
             ) as answer:
                 await refused(answer, status, code)
         wanted = announce(bytes(50_000), attempt=1)
         async with there.http.post(
-            "/v1/uploads", json=wanted, headers=bearer("token-b")
+            "/v2/uploads", json=wanted, headers=bearer("token-b")
         ) as answer:
             assert answer.status == 200
         assert there.uploads.held == 150_000
@@ -404,7 +404,7 @@ def test_an_update_longer_than_announced_is_refused_unread(tmp_path: Path) -> No
             assert (await patch(there, 90_000, endless()))[0] == 413
         assert 90_000 <= await head(there) <= 100_000
         async with there.http.post(
-            "/v1/uploads", json=announce(b"", bytes=2**40)
+            "/v2/uploads", json=announce(b"", bytes=2**40)
         ) as answer:
             await refused(answer, 413, "too_large")
 
@@ -452,7 +452,7 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(
         monkeypatch.setattr(
             uploads.shutil, "disk_usage", lambda path: usage._replace(free=99_999)
         )
-        async with there.http.post("/v1/uploads", json=announce(DATA)) as answer:
+        async with there.http.post("/v2/uploads", json=announce(DATA)) as answer:
             await refused(answer, 507, "disk_full")
         monkeypatch.setattr(
             uploads.shutil, "disk_usage", lambda path: usage._replace(free=100_000)

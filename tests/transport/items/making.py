@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from spheroid_jax.transport.protocol import Item
 
@@ -25,7 +26,7 @@ def layout(leaves: dict[str, np.ndarray], piece: int = PIECE) -> tuple[dict, byt
                 "start": [0] * array.ndim,
                 "shape": list(array.shape),
                 "offset": len(data),
-                "sha256": [hashlib.sha256(cut).hexdigest() for cut in cuts],
+                "blake3": [blake3(cut).hexdigest() for cut in cuts],
             }
         )
         records[name] = {

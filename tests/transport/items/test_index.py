@@ -1,12 +1,12 @@
 """An index from a peer is believed only where it adds up."""
 
 import copy
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from spheroid_jax.transport.items import index
 from spheroid_jax.transport.protocol import Item
@@ -28,7 +28,7 @@ def test_pieces_are_where_the_layout_puts_them() -> None:
     assert [(p.offset, p.size) for p in pieces] == cut
     for piece in pieces:
         there = data[piece.offset : piece.offset + piece.size]
-        assert piece.sha256 == hashlib.sha256(there).hexdigest()
+        assert piece.digest == blake3(there).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_pieces_are_where_the_layout_puts_them() -> None:
         (("boxes", 0, "start"), [-1, 0], "isn't an index"),
         (("boxes", 0, "shape"), [0] * 33, "isn't an index"),
         (("boxes", 0, "leaf"), "params.other", "isn't inside its leaf"),
-        (("boxes", 0, "sha256", 0), "../" * 21 + "x", "isn't an index"),
-        (("boxes", 0, "sha256"), [], "isn't where it must be"),
+        (("boxes", 0, "blake3", 0), "../" * 21 + "x", "isn't an index"),
+        (("boxes", 0, "blake3"), [], "isn't where it must be"),
         (("boxes",), [], "0 bytes"),
         (("boxes",), None, "isn't an index"),
         (("leaves", "params.blocks.b", "dtype"), "object", "can't be sent"),

@@ -20,7 +20,7 @@ from tests.transport.items.making import Source
 
 def saved(directory: Path, seed: int = 0, **how: Any) -> tuple[Path, Any]:
     state = blocks_state(seed=seed)
-    with open_(directory, **{"digest": "sha256"} | how) as checkpoints:
+    with open_(directory, **{"digest": "blake3"} | how) as checkpoints:
         checkpoints.save(3, state, {})
     return directory / "3", state.params
 
@@ -43,9 +43,12 @@ def fetched(directory: Path, step: Path, items: dict, name: str) -> Path:
     return directory / name
 
 
-@pytest.mark.parametrize("make", [jax.ShapeDtypeStruct, np.empty])
-def test_a_part_arrives_as_it_was_saved(tmp_path: Path, make: Any) -> None:
-    step, params = saved(tmp_path / "checkpoints")
+@pytest.mark.parametrize(
+    ("make", "digest"), [(jax.ShapeDtypeStruct, "blake3"), (np.empty, "sha256")]
+)
+def test_a_part_arrives_as_it_was_saved(tmp_path: Path, make: Any, digest: str) -> None:
+    """Also of a checkpoint from before BLAKE3."""
+    step, params = saved(tmp_path / "checkpoints", digest=digest)
     items = Published().publish(step)
     assert sorted(items) == ["block_0", "block_1", "block_2", "interface"]
     block = fetched(tmp_path, step, items, "block_1")
@@ -73,7 +76,7 @@ def test_a_flipped_bit_is_found_when_it_is_loaded(tmp_path: Path) -> None:
     data[5] ^= 4
     (step / "block_0" / "data.0").write_bytes(data)
     wanted = abstract(params, jax.ShapeDtypeStruct)
-    with pytest.raises(manifests.Damage, match="SHA-256"):
+    with pytest.raises(manifests.Damage, match="BLAKE3"):
         load_part(step / "block_0", step / "interface", wanted)
 
 
@@ -108,5 +111,5 @@ def test_only_what_is_whole_and_checkable_is_published(tmp_path: Path) -> None:
     with pytest.raises(manifests.Damage, match="bytes where"):
         Published().publish(step)
     step, _ = saved(tmp_path / "fast", digest="xxh3")
-    with pytest.raises(ValueError, match="sha256"):
+    with pytest.raises(ValueError, match="blake3"):
         Published().publish(step)
