@@ -204,6 +204,7 @@ async def test_a_new_attempt_takes_over_from_one_that_waits() -> None:
         line.engine.hold.set()
         assert _byte(await line.front.answer(1, 0, 1)) == expected(b"new", 1, 1)
         assert [m.attempt for m in line.front.answers() if m.request[-1] == 1] == [1]
+        assert len(line.engine.batches) == 2  # the old one wasn't computed
 
 
 @looped
@@ -230,6 +231,19 @@ async def test_what_comes_late_is_told_so_also_while_a_step_hangs() -> None:
         assert _failed(answer)[0] == "late"
         assert len(line.engine.batches) == 0
         assert line.host.pong().queue == 0
+
+
+@looped
+async def test_what_is_late_is_not_computed_whenever_that_shows() -> None:
+    async with Pipeline(tick=60.0) as line:
+        line.engine.hold.clear()
+        line.send(1)
+        await _until(lambda: line.host.pong().queue == 0)
+        line.send(2, deadline=0.02)
+        await asyncio.sleep(0.04)
+        line.engine.hold.set()
+        assert _failed(await line.front.answer(2))[0] == "late"
+        assert len(line.engine.batches) == 1
 
 
 @looped
