@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import ssl
 import sys
@@ -200,6 +201,8 @@ def http_options(options: argparse.Namespace) -> HttpOptions:
         limits[name] = getattr(options, name)
         if not 0 <= limits[name] < 1e9 or (name != "queue" and not limits[name]):
             raise ConfigError(f"{name}={limits[name]} makes no sense: give more than 0")
+    # What may take so long is no sign that a stage hangs.
+    limits["oldest"] = limits["sweep"]
     try:
         method = Method.parse(options.method) if options.method else None
     except ServingError as error:
@@ -262,7 +265,7 @@ async def running(
         if http.clients is not None:
             ledger = stack.enter_context(Ledger.open(http.clients / _LEDGER))
             name_of = Tokens(ledger).name_of
-        app = make_app(frontend, Limits(), name_of)
+        app = make_app(frontend, Limits(connections=_connections()), name_of)
         async with frontend.stages.connected():
             try:
                 server = await serve(app, http.host, http.port, http.context)
@@ -302,6 +305,21 @@ def signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     return stopped
+
+
+def _connections() -> int:
+    """Clients' connections at once, so that stages can be dialled besides."""
+    most, others = Limits.connections, 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    if soft < most + others:
+        wanted = most + others
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    return max(16, min(most, soft - others))
 
 
 def _stages(text: str) -> tuple[str, ...]:

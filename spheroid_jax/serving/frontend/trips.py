@@ -103,7 +103,9 @@ class Trips:
             return
         culprit: str | None = address
         if failure.kind == "peer" and address in trip.route[:-1]:
-            culprit = trip.route[trip.route.index(address) + 1]
+            following = trip.route[trip.route.index(address) + 1]
+            # Else it goes away itself.
+            culprit = following if following in failure.text else address
         if failure.kind in ("lost", "refused"):
             culprit = None  # another try may do there
         text = f"stage {failure.at} ({address}): {failure.text or failure.kind}"

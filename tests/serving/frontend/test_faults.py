@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import dataclasses
+import random
 from typing import Any
 
 import aiohttp
@@ -62,6 +63,49 @@ def test_with_a_replica_a_lost_stage_costs_no_text(how: str, block: int) -> None
             )
             assert sum(answer["retries"] for _, answer in answers) >= 2
             victim.texts.clear()  # nobody can tell one that hangs
+            await it.until(it.idle)
+
+    asyncio.run(main())
+
+
+def test_trouble_of_all_kinds_at_once() -> None:
+    """Stages die, hang, lie and come back while texts are written: all come out."""
+
+    async def main() -> None:
+        chance = random.Random(1)
+        settings = dataclasses.replace(QUICK, request=30.0, patience=20.0)
+        async with house((2, 2, 2), settings=settings) as it:
+            for stage in it.stages:
+                stage.slow = 0.005
+            methods = ("token", "speculative=4", "sweeps=64")
+            texts = [body(s, 30, method=methods[s % 3]) for s in range(24)]
+            asked = asyncio.create_task(ask_all(it, texts))
+            did = 0
+            while not asked.done() or did < 12:
+                await asyncio.sleep(0.05)
+                stage = chance.choice(it.stages)
+                what = chance.choice(("die", "hang", "garble", "fail", "mend", "mend"))
+                did += 1
+                if what == "mend":
+                    for one in it.stages:
+                        one.hang = False
+                        if not one.up:
+                            await one.start()
+                elif what == "die":
+                    await stage.stop()
+                elif what == "hang":
+                    stage.hang = True
+                elif stage.up and what == "garble":
+                    stage.garble()
+                elif what == "fail":
+                    stage.fail.append(chance.choice(("busy", "lost", "broken")))
+            answers = await asked
+            assert [status for status, _ in answers] == [200] * 24
+            assert all(right(g, a) for g, (_, a) in zip(texts, answers, strict=True))
+            assert sum(answer["retries"] for _, answer in answers) > 12
+            for stage in it.stages:
+                stage.hang = False
+                stage.texts.clear()  # of sweeps that came while it hung
             await it.until(it.idle)
 
     asyncio.run(main())

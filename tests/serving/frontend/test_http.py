@@ -4,6 +4,7 @@ import asyncio
 import base64
 import itertools
 import json
+import random
 from typing import Any
 
 import aiohttp
@@ -343,6 +344,37 @@ def test_what_is_not_there() -> None:
                         "invalid_json",
                         "invalid_type",
                     )
+
+    asyncio.run(main())
+
+
+def test_spoilt_bodies_are_refused_and_nothing_else_happens() -> None:
+    async def main() -> None:
+        chance = random.Random(0)
+        whole = json.dumps(
+            {"prompt": ["a", "b"], "max_tokens": 3, "temperature": 0.5, "stop": ["x"]}
+            | {"n": 1, "seed": 3, "method": "windowed=4:drawn", "stream": False}
+        ).encode()
+        async with house() as it, aiohttp.ClientSession() as session:
+            seen = set()
+            for _ in range(150):
+                data = bytearray(whole)
+                for _ in range(chance.randint(1, 4)):
+                    place = chance.randrange(len(data))
+                    data[place : place + chance.randint(0, 3)] = chance.randbytes(
+                        chance.randint(0, 2)
+                    )
+                async with session.post(
+                    f"{it.url}/v1/completions",
+                    data=bytes(data),
+                    headers={"Content-Type": "application/json"},
+                ) as answer:
+                    seen.add(answer.status)
+                    body = await answer.json()
+                    assert ("error" in body) == (answer.status != 200)
+            assert 400 in seen
+            assert seen <= {200, 400, 404}
+            await it.until(it.idle)
 
     asyncio.run(main())
 

@@ -164,14 +164,15 @@ def test_trips_are_told_apart_by_request_number_and_attempt() -> None:
         trips.failed(Failure(one, 4, 2, 0, "lost"), "a")
         assert len(trips) == 0
 
-        for kind, at, culprit in (
-            ("peer", "a", "b"),  # the next one is to be done without
-            ("broken", "a", "a"),
-            ("lost", "b", None),
-            ("peer", "b", "b"),  # it goes away itself
+        for kind, at, text, culprit in (
+            ("peer", "a:1", "b:2 can't be reached", "b:2"),
+            ("peer", "a:1", "is going away", "a:1"),
+            ("peer", "b:2", "is going away", "b:2"),
+            ("broken", "a:1", "", "a:1"),
+            ("lost", "b:2", "", None),  # it may do after all
         ):
-            answer = trips.begin(key, ("a", "b"))
-            trips.failed(Failure(one, 4, 2, 0, kind), at)  # type: ignore[arg-type]
+            answer = trips.begin(key, ("a:1", "b:2"))
+            trips.failed(Failure(one, 4, 2, 0, kind, text), at)  # type: ignore[arg-type]
             with pytest.raises(TripFailed) as failure:
                 await answer
             assert failure.value.address == culprit
