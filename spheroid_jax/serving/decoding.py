@@ -66,7 +66,8 @@ class Sweep:
       known: decided bytes from there on, at least 1.
       count: known and guessed positions.
       bytes: the known bytes; after them the guesses where ``fill`` is ``given``.
-      fill: one of ``FILLS``, or ``given``.
+      fill: one of ``FILLS``; ``given``; or ``written``, which is ``drafted`` with the
+        drafts brought back in place of what the later blocks would draw.
     """
 
     fresh: bool
@@ -187,7 +188,8 @@ class Decoder:
         committed = matches + 1 if self._verified() else sweep.window
         # Unverified bytes are read once more, in the next sweep, as decided ones.
         self._cached = sweep.start + sweep.known + matches
-        self._draws = drawn[committed:] if self.method.name == "sweeps" else b""
+        again = self.method.name == "sweeps" and self.method.fill != "drafted"
+        self._draws = drawn[committed:] if again else b""
         self._commit(drawn[:committed], logprobs[:committed])
         return self._hand_out()
 
@@ -236,7 +238,7 @@ class Decoder:
             window = min(window, self.method.window)
         # Draws have a byte for the last position as well, which nothing reads.
         guesses = self._draws[: window - 1]
-        fill = "given" if guesses or window == 1 else self.method.fill
+        fill = "given" if guesses or window == 1 else self._fill()
         return Sweep(
             fresh=self._cached == 0,
             start=self._cached,
@@ -246,6 +248,17 @@ class Decoder:
             bytes=known + guesses,
             fill=fill,
         )
+
+    def _fill(self) -> str:
+        """Unverified drafts are the text: what was drawn after each doesn't follow."""
+        drafts = self.method.fill == "drafted" and not self._verified_next()
+        return "written" if drafts else self.method.fill
+
+    def _verified_next(self) -> bool:
+        """Whether only exact bytes of the sweep to come will stand."""
+        if self.method.name == "sweeps":
+            return self._sweeps_left > 1
+        return self.method.exact
 
     def _text(self, index: int) -> bytes:
         """Prompt and output from an absolute index on."""

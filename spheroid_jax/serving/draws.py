@@ -13,7 +13,7 @@ from jax import Array
 
 from spheroid_jax.models import VOCABULARY
 
-_NOISE, _CHOICE = 0, 1
+_NOISE, _CHOICE, _ACCEPT, _REST = range(4)
 
 
 def eps(seed: Array, index: Array, width: int) -> Array:
@@ -83,6 +83,50 @@ def draw(
     """
     kept = filtered(logits, temperature, top_k, top_p)
     return jnp.argmax(kept + gumbel(seed, index), axis=-1).astype(jnp.int32)
+
+
+def coupled(
+    logits: Array,
+    draft: Array,
+    seed: Array,
+    index: Array,
+    temperature: Array,
+    top_k: Array,
+    top_p: Array,
+) -> Array:
+    """The byte after each position, int32 (N, S), which is the draft's if it can be.
+
+    The draft's byte is what :func:`draw` makes of ``draft``. With p and q what
+    :func:`filtered` makes of ``logits`` and ``draft``, it stands with probability
+    min(1, p / q); else a byte is drawn from the positive part of p - q. So the result
+    is distributed as p, and differs from the draft with the least probability that any
+    draw from p can: the total variation between p and q (speculative sampling,
+    arXiv 2211.17192, theorem 3.5).
+
+    Args:
+      logits: (N, S, V).
+      draft: logits of another distribution, (N, S, V).
+      seed: uint32 (N,).
+      index: of the input bytes, int32 (N, S).
+      temperature: (N,), see :func:`filtered`; this and the next two serve both.
+      top_k: int32 (N,).
+      top_p: (N,).
+    """
+    p, q = (
+        jax.nn.log_softmax(filtered(each, temperature, top_k, top_p))
+        for each in (logits, draft)
+    )
+    guess = draw(draft, seed, index, temperature, top_k, top_p)
+    ratio = jnp.take_along_axis(p - q, guess[..., None], axis=-1)[..., 0]
+    uniform = functools.partial(jax.random.uniform, shape=())
+    chance = _each(uniform, _ACCEPT, seed, index)
+    rest = jnp.where(p > q, p + jnp.log1p(-jnp.exp(q - p)), -jnp.inf)
+    noise = functools.partial(jax.random.gumbel, shape=(VOCABULARY,))
+    other = jnp.argmax(rest + _each(noise, _REST, seed, index), axis=-1)
+    # Where rounding leaves no rest, p and q are one.
+    same = jnp.max(rest, axis=-1) == -jnp.inf
+    kept = (jnp.log(chance) < ratio) | same
+    return jnp.where(kept, guess, other).astype(jnp.int32)
 
 
 def _each(noise: functools.partial, purpose: int, seed: Array, index: Array) -> Array:

@@ -42,21 +42,22 @@ class Method:
       name: ``token`` (a byte a sweep), ``one_sweep`` (all bytes in one sweep, not
         verified), ``windowed`` (w bytes a sweep, not verified; the next sweep reads
         them as decided), ``sweeps`` (Jacobi iteration: the draws of a sweep are the
-        guesses of the next, after n sweeps they stand), ``speculative`` (block 0
-        drafts w - 1 bytes, all blocks verify them; what is committed is what
-        ``token`` draws).
+        guesses of the next; with drafts, those after the first wrong one are drafted
+        anew; after n sweeps all stand), ``speculative`` (block 0 drafts w - 1 bytes,
+        all blocks verify them; what is committed is what ``token`` draws).
       window: w, bytes that a sweep brings back at most; of windowed and speculative.
       sweeps: n, at most so many sweeps for a segment; of sweeps.
       fill: what blocks read in place of bytes that aren't decided yet. ``expected``:
         the mean embedding under the block before; ``drawn``: the byte that the block
         before drew; block 0 reads a zero embedding in both. ``drafted``: block 0
-        decides the bytes one by one on its own, the later blocks read them.
+        decides the bytes one by one on its own, the later blocks read them; where
+        nothing verifies them they are the text.
     """
 
     name: str = "token"
     window: int = 1
     sweeps: int = 1
-    fill: str = "expected"
+    fill: str = "drafted"
 
     def __post_init__(self) -> None:
         _choose("method", self.name, NAMES)
@@ -95,7 +96,7 @@ class Method:
         Args:
           text: a name, with ``=NUMBER`` where the method takes one, and perhaps a fill
             after a colon or a comma.
-          fill: the fill when the text has none; ``expected`` unless given.
+          fill: the fill when the text has none; ``drafted`` unless given.
 
         Raises:
           ServingError: one line that names what is wrong and what would do.
@@ -107,7 +108,7 @@ class Method:
         suffix = suffix.strip()
         if fill and suffix and fill != suffix:
             raise ServingError(f"fill is {fill!r}, but method is {text!r}; give one")
-        chosen = suffix or fill or ("drafted" if name == "speculative" else "expected")
+        chosen = suffix or fill or "drafted"
         takes = {"windowed": "window", "speculative": "window", "sweeps": "sweeps"}
         if name not in takes:
             if has_number:

@@ -47,12 +47,15 @@ class Passed(NamedTuple):
       guess: embeddings for the unknown bytes, float32 (N, S, d); with ``expected``.
       logs: sum of the log-probabilities of the stages so far, float32 (N, S, V); with
         ``ensemble``.
+      draft: logits of the first block, float32 (N, S, V); with every fill but
+        ``written``.
     """
 
     state: Array
     bytes: Array
     guess: Array | None = None
     logs: Array | None = None
+    draft: Array | None = None
 
 
 class Drawn(NamedTuple):

@@ -38,7 +38,7 @@ __all__ = [
 Params = Any
 
 BLOCKTRAIN, AUTOREGRESSIVE = "blocktrain", "autoregressive"
-FILLS = ("expected", "drawn", "given", "drafted")
+FILLS = ("expected", "drawn", "given", "drafted", "written")
 ANSWERS = ("last", "ensemble")
 
 
@@ -143,11 +143,11 @@ class Stage:
         return init_cache(self.transformer, here, slots, self.places)
 
     def flops(self, positions: int) -> float:
-        """Matmul FLOPs of a step on one row, attention to all T places at most."""
+        """Matmul FLOPs of a step on one row; attention is to all T places."""
         d, here = self.width, self.layers.stop - self.layers.start
-        # layers_flops attends to as many places as there are positions.
-        layers = layers_flops(self.transformer, here, 1) - here * 4.0 * d
-        layers += here * 4.0 * d * (self.places + positions)
+        # layers_flops attends to as many places as there are positions: here one.
+        layers = layers_flops(self.transformer, here, 1)
+        layers += here * 4.0 * d * (self.places - 1)
         enter, leave = 2.0 * d**2, 2.0 * d * VOCABULARY
         if self.kind == BLOCKTRAIN:
             # Byte and z enter; the head, and but for the last block the mean target.

@@ -91,7 +91,7 @@ class BlockStep:
             passed.guess,
         )
         logits, cache = self._forward(params, cache, rows.slot, given)
-        if first and fill == "drafted":
+        if first and fill in ("drafted", "written"):
             given, logits, cache = self._draft(params, cache, rows, given, logits)
         passed = passed._replace(bytes=given.x)
         if answer == "ensemble":
@@ -102,7 +102,10 @@ class BlockStep:
         if self.index == len(self.grid) - 1:
             if passed.logs is not None:
                 logits = jax.nn.log_softmax(passed.logs / len(self.grid))
-            return cache, _drawn(logits, rows, at.indices, passed.bytes)
+            written = fill == "written"
+            return cache, _drawn(logits, rows, at, passed, written=written)
+        if first and fill != "written":
+            passed = passed._replace(draft=logits)
         return cache, self._pass_on(params, rows, at, passed, logits, fill)
 
     def _pass_on(
@@ -209,7 +212,7 @@ class LayersStep:
         if not self.last:
             return cache, passed._replace(state=h.astype(jnp.float32))
         logits = _interface(shape, phi, "leave", h)
-        return cache, _drawn(logits, rows, at.indices, passed.bytes)
+        return cache, _drawn(logits, rows, at, passed, written=False)
 
 
 def _interface(
@@ -224,11 +227,24 @@ def _draw(logits: Array, rows: Rows, index: Array) -> Array:
     )
 
 
-def _drawn(logits: Array, rows: Rows, index: Array, context: Array) -> Drawn:
-    chosen = _draw(logits, rows, index)
+def _drawn(
+    logits: Array, rows: Rows, at: Where, passed: Passed, *, written: bool
+) -> Drawn:
+    asked = (rows.seed, at.indices, rows.temperature, rows.top_k, rows.top_p)
+    if passed.draft is None:
+        chosen = draws.draw(logits, *asked)
+    else:
+        # The draft of the first block stands as often as it can.
+        chosen = draws.coupled(logits, passed.draft, *asked)
+    if written:
+        # The text is what the first block wrote; only the byte after it is drawn.
+        next_is_guess = jnp.roll(~at.known, -1, axis=1)
+        inside = at.places + 1 < (rows.start + rows.count)[:, None]
+        follows = jnp.roll(passed.bytes, -1, axis=1)
+        chosen = jnp.where(next_is_guess & inside, follows, chosen)
     logs = jax.nn.log_softmax(logits)
     logprob = jnp.take_along_axis(logs, chosen[..., None], axis=-1)[..., 0]
-    return Drawn(chosen, logprob, context)
+    return Drawn(chosen, logprob, passed.bytes)
 
 
 def _after(x: Array) -> Array:

@@ -60,11 +60,13 @@ class FakeStages:
                     block, sweep.start + i, sweep.index + i, context[i], below[i]
                 )
                 states.append(state)
-                drafts = block == 0 and sweep.fill == "drafted"
+                drafts = block == 0 and sweep.fill in ("drafted", "written")
                 if drafts and sweep.known <= i + 1 < sweep.count:
                     context[i + 1] = self.letter(state)
             below = states
         drawn = bytes(self.letter(state) for state in below[sweep.known - 1 :])
+        if sweep.fill == "written":
+            drawn = bytes(context[sweep.known :]) + drawn[-1:]
         used = context[sweep.known :] if sweep.fill == "drafted" else []
         return drawn, bytes(used)
 

@@ -213,7 +213,7 @@ def test_a_stop_sequence_in_the_prompt_ends_nothing():
 
 
 def test_one_sweep_brings_all_bytes_at_once():
-    decoder = Decoder(b"abc", 5, Method("one_sweep"), Sampling(), 99)
+    decoder = Decoder(b"abc", 5, Method("one_sweep", fill="expected"), Sampling(), 99)
     assert decoder.next() == Sweep(True, 0, 0, 3, 7, b"abc", "expected")
     assert decoder.take(b"vwxyz") == b"vwxyz"
     assert (decoder.trips, decoder.done) == (1, True)
@@ -229,7 +229,9 @@ def test_windowed_reads_its_bytes_as_decided_in_the_next_sweep():
 
 
 def test_sweeps_guess_what_the_last_one_drew():
-    decoder = Decoder(b"abc", 4, Method("sweeps", sweeps=3), Sampling(), 99)
+    decoder = Decoder(
+        b"abc", 4, Method("sweeps", sweeps=3, fill="expected"), Sampling(), 99
+    )
     assert decoder.next() == Sweep(True, 0, 0, 3, 6, b"abc", "expected")
     assert decoder.take(b"wxyz") == b"w"
     assert decoder.next() == Sweep(False, 3, 3, 1, 3, b"wxy", "given")
@@ -241,11 +243,29 @@ def test_sweeps_guess_what_the_last_one_drew():
 
 
 def test_the_last_of_the_sweeps_decides_what_is_left():
-    decoder = Decoder(b"abc", 4, Method("sweeps", sweeps=2), Sampling(), 99)
+    decoder = Decoder(
+        b"abc", 4, Method("sweeps", sweeps=2, fill="expected"), Sampling(), 99
+    )
     decoder.take(decoder.next() and b"wxyz")
     decoder.next()
     assert decoder.take(b"XYZ") == b"XYZ"
     assert (decoder.output, decoder.trips) == (b"wXYZ", 2)
+
+
+def test_drafts_that_nothing_verifies_are_the_text():
+    decoder = Decoder(b"abc", 5, Method("one_sweep"), Sampling(), 99)
+    assert decoder.next() == Sweep(True, 0, 0, 3, 7, b"abc", "written")
+    assert decoder.take(b"vwxyz") == b"vwxyz"
+    assert (decoder.trips, decoder.done) == (1, True)
+
+
+def test_sweeps_draft_anew_after_the_first_wrong_one():
+    decoder = Decoder(b"abc", 5, Method("sweeps", sweeps=2), Sampling(), 99)
+    assert decoder.next() == Sweep(True, 0, 0, 3, 7, b"abc", "drafted")
+    assert decoder.take(b"vwXyz", b"vwx?") == b"vwX"
+    assert decoder.next() == Sweep(False, 5, 5, 1, 2, b"X", "written")
+    assert decoder.take(b"YZ") == b"YZ"
+    assert decoder.done
 
 
 def test_speculative_keeps_the_verified_drafts_and_one_byte_more():

@@ -193,3 +193,74 @@ def test_a_row_draws_the_same_anywhere_and_beside_any_other() -> None:
         for one, argument in zip(alone, arguments, strict=True):
             one[0] = argument[row]
         np.testing.assert_array_equal(np.asarray(draw(*alone))[0], here[row])
+
+
+OTHER = LOGITS + np.random.default_rng(1).standard_normal(VOCABULARY).astype(np.float32)
+coupled = jax.jit(draws.coupled)
+
+
+def many(logits: np.ndarray) -> jax.Array:
+    return jnp.broadcast_to(jnp.asarray(logits), (SIDE, SIDE, VOCABULARY))
+
+
+def both(temperature: float, top_k: int, top_p: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes that were drafted by OTHER, and what LOGITS made of them."""
+    asked = (
+        jnp.arange(SIDE, dtype=jnp.uint32),
+        jnp.broadcast_to(jnp.arange(SIDE)[None], (SIDE, SIDE)),
+        jnp.full(SIDE, temperature, jnp.float32),
+        jnp.full(SIDE, top_k, jnp.int32),
+        jnp.full(SIDE, top_p, jnp.float32),
+    )
+    drafted = draw(many(OTHER), *asked)
+    return np.asarray(drafted), np.asarray(coupled(many(LOGITS), many(OTHER), *asked))
+
+
+def shares(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float
+) -> np.ndarray:
+    kept = filtered(
+        jnp.asarray(logits)[None, None],
+        jnp.full(1, temperature),
+        jnp.full(1, top_k, jnp.int32),
+        jnp.full(1, top_p),
+    )
+    return np.asarray(jax.nn.softmax(kept, axis=-1))[0, 0].astype(float)
+
+
+@pytest.mark.parametrize("asked", [(1.0, 0, 1.0), (0.7, 20, 1.0), (1.3, 0, 0.8)])
+def test_a_coupled_draw_follows_its_own_distribution_and_keeps_most_drafts(
+    asked: tuple[float, int, float],
+) -> None:
+    drafted, chosen = both(*asked)
+    p, q = shares(LOGITS, *asked), shares(OTHER, *asked)
+    total = chosen.size
+    often = p * total >= 8
+    counts = np.bincount(chosen.ravel(), minlength=VOCABULARY)
+    assert counts[p == 0].sum() == 0
+    observed = [*counts[often], counts[~often].sum()]
+    expected = [*(p[often] * total), p[~often].sum() * total]
+    if expected[-1] < 1e-6:
+        observed, expected = observed[:-1], expected[:-1]
+    expected = np.array(expected, float)
+    expected *= np.sum(observed) / np.sum(expected)
+    assert scipy.stats.chisquare(observed, expected).pvalue > 1e-3
+    # No coupling keeps more than one minus the total variation.
+    best = np.minimum(p, q).sum()
+    assert abs((chosen == drafted).mean() - best) < 4 * np.sqrt(0.25 / total)
+    assert best < 0.8  # the two differ enough for that to say something
+
+
+def test_a_draft_from_the_same_distribution_always_stands() -> None:
+    asked = (
+        jnp.arange(SIDE, dtype=jnp.uint32),
+        jnp.broadcast_to(jnp.arange(SIDE)[None], (SIDE, SIDE)),
+        *(jnp.full(SIDE, 0.9), jnp.zeros(SIDE, jnp.int32), jnp.full(SIDE, 0.95)),
+    )
+    same = coupled(many(LOGITS), many(LOGITS), *asked)
+    np.testing.assert_array_equal(same, draw(many(LOGITS), *asked))
+
+
+def test_a_greedy_coupled_draw_is_the_best_byte_whatever_the_draft() -> None:
+    _, chosen = both(0.0, 0, 1.0)
+    assert (chosen == LOGITS.argmax()).all()

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spheroid_jax.serving.host.waiting import bucket
-from spheroid_jax.serving.stages import Drawn, Passed, Rows, Stage
+from spheroid_jax.serving.stages import BLOCKTRAIN, Drawn, Passed, Rows, Stage
 
 Array = np.ndarray
 _NOT_FINITE = (
@@ -40,7 +40,8 @@ class Work:
       top_p: 1 for no such filter.
       state: float32 (S, d) of the stage before; None at the first.
       guess: float32 (S, d), or None.
-      logs: float32 (S, 256), or None.
+      logs: float32 (w, 256) of the last w positions, those that decide a byte, or None.
+      draft: likewise.
     """
 
     slot: int
@@ -56,6 +57,7 @@ class Work:
     state: Array | None = None
     guess: Array | None = None
     logs: Array | None = None
+    draft: Array | None = None
 
 
 class Made(NamedTuple):
@@ -66,6 +68,7 @@ class Made(NamedTuple):
       state: for the next stage; None at the last.
       guess: likewise, where there is one.
       logs: likewise, where there are some.
+      draft: likewise.
       logprob: of the drawn bytes, at the last stage.
       context: the bytes used as context, at the last stage.
       fault: what is wrong with it, in words; empty if nothing is.
@@ -75,6 +78,7 @@ class Made(NamedTuple):
     state: Array | None = None
     guess: Array | None = None
     logs: Array | None = None
+    draft: Array | None = None
     logprob: Array | None = None
     context: Array | None = None
     fault: str = ""
@@ -171,6 +175,9 @@ class Engine:
             state=zeros(d, later),
             guess=zeros(d, later and fill == "expected"),
             logs=zeros(256, later and answer == "ensemble"),
+            draft=zeros(
+                256, later and fill != "written" and self.stage.kind == BLOCKTRAIN
+            ),
         )
         self.compute([work] * bucket(batch, self.max_batch), fill, answer)
 
@@ -188,8 +195,10 @@ class Engine:
             if given[0] is None:
                 return None
             padded = np.zeros((rows, places, *given[0].shape[1:]), dtype)
-            for row, array in zip(padded, given, strict=False):
-                row[: len(array)] = array
+            counts = [work.count for work in works]
+            for row, array, count in zip(padded, given, counts, strict=False):
+                # What is there of the last positions alone ends with the row.
+                row[count - len(array) : count] = array
             return jnp.asarray(padded)
 
         bytes_ = stacked("bytes", np.int32)
@@ -209,8 +218,10 @@ class Engine:
         state = stacked("state", np.float32)
         if state is None:
             return batch, None
-        guess, logs = stacked("guess", np.float32), stacked("logs", np.float32)
-        return batch, Passed(state=state, bytes=bytes_, guess=guess, logs=logs)
+        more_floats = {
+            name: stacked(name, np.float32) for name in ("guess", "logs", "draft")
+        }
+        return batch, Passed(state=state, bytes=bytes_, **more_floats)
 
     def _parted(self, works: Sequence[Work], out: Any) -> list[Made]:
         made = []
@@ -225,7 +236,8 @@ class Engine:
                 )
             else:
                 proof = own.state
-                row = Made(own.bytes.astype(np.uint8), own.state, own.guess, own.logs)
+                passed = own._replace(bytes=own.bytes.astype(np.uint8))
+                row = Made(**passed._asdict())
             if not np.isfinite(proof).all():
                 row = row._replace(fault=_NOT_FINITE)
             made.append(row)

@@ -5,8 +5,9 @@ import numpy as np
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.engine import Made, Work
 from spheroid_jax.serving.host.slots import RequestKey
-from spheroid_jax.serving.stages import AUTOREGRESSIVE, Stage
+from spheroid_jax.serving.stages import AUTOREGRESSIVE, BLOCKTRAIN, Stage
 from spheroid_jax.serving.wire.messages import (
+    OF_WINDOW,
     Arrays,
     Sweep,
     check_sweep,
@@ -61,6 +62,8 @@ def _check_arrays(stage: Stage, sweep: Sweep, arrays: Arrays) -> None:
             wanted.add("guess")
         if sweep.answer == "ensemble":
             wanted.add("logs")
+        if stage.kind == BLOCKTRAIN and sweep.fill != "written":
+            wanted.add("draft")
     given = arrays.keys() - {"bytes"}
     if given != wanted:
         raise ServingError(
@@ -69,13 +72,13 @@ def _check_arrays(stage: Stage, sweep: Sweep, arrays: Arrays) -> None:
         )
     for name in sorted(given):
         array = arrays[name]
-        if name != "logs" and array.shape[1] != stage.width:
+        if name not in OF_WINDOW and array.shape[1] != stage.width:
             raise ServingError(
                 f"{name} is {array.shape[1]} wide, the model {stage.width}: the stage "
                 "before serves another model"
             )
         # Minus infinity is a log-probability like another.
-        bad = np.isnan(array) if name == "logs" else ~np.isfinite(array)
+        bad = np.isnan(array) if name in OF_WINDOW else ~np.isfinite(array)
         if bad.any():
             raise ServingError(f"{name} of the stage before isn't finite")
 
@@ -89,7 +92,7 @@ def group_of(sweep: Sweep, padded: int) -> Group:
     # Where all bytes are decided there is nothing to fill: fewer programs, and larger
     # batches. A later stage takes what ``fill`` has the stage before send.
     fill = sweep.fill
-    if sweep.known == sweep.count and fill != "expected":
+    if sweep.known == sweep.count and fill not in ("expected", "written"):
         fill = "given"
     return padded, fill, sweep.answer
 
@@ -98,7 +101,7 @@ def work_of(sweep: Sweep, arrays: Arrays, slot: int) -> Work:
     """A sweep as a row of a batch."""
     floats = {
         name: widened(arrays[name])
-        for name in ("state", "guess", "logs")
+        for name in ("state", "guess", *OF_WINDOW)
         if name in arrays
     }
     return Work(
@@ -119,9 +122,11 @@ def work_of(sweep: Sweep, arrays: Arrays, slot: int) -> Work:
 def passed_on(sweep: Sweep, made: Made) -> Arrays:
     """The arrays for the next stage."""
     arrays = {"bytes": made.bytes}
-    for name in ("state", "guess", "logs"):
+    for name in ("state", "guess", *OF_WINDOW):
         array = getattr(made, name)
         if array is not None:
+            if name in OF_WINDOW:
+                array = array[sweep.known - 1 :]
             arrays[name] = narrowed(array, sweep.wire_dtype)
     return arrays
 

@@ -53,21 +53,24 @@ class Trip:
     Attributes:
       positions: S, of the row that crosses the stages.
       back: bytes that come back.
-      drafts: bytes that block 0 decides one by one before it passes the row on.
-      expected: whether a soft embedding travels beside the state.
+      fill: what stands for bytes that aren't decided, as :class:`Sweep` says.
       times: how often the request makes it, on average.
     """
 
     positions: int
     back: int
-    drafts: int
-    expected: bool
+    fill: str
     times: float
+
+    @property
+    def drafts(self) -> int:
+        """Bytes that block 0 decides one by one before it passes the row on."""
+        return self.back - 1 if self.fill in ("drafted", "written") else 0
 
 
 def itinerary(request: Request, places: int) -> tuple[Trip, ...]:
     """The trips of a request to a model of ``places`` positions, shortest first."""
-    counts: collections.Counter[tuple[int, int, int, bool]] = collections.Counter()
+    counts: collections.Counter[tuple[int, int, str]] = collections.Counter()
     random_trips = 0 < request.acceptance < 1 and _guesses(request.method)
     draws = DRAWS if random_trips else 1
     for seed in range(draws):
@@ -81,15 +84,13 @@ def _guesses(method: Method) -> bool:
 
 def _decode(
     request: Request, places: int, rng: random.Random
-) -> collections.Counter[tuple[int, int, int, bool]]:
+) -> collections.Counter[tuple[int, int, str]]:
     """Decodes one request."""
-    counts: collections.Counter[tuple[int, int, int, bool]] = collections.Counter()
+    counts: collections.Counter[tuple[int, int, str]] = collections.Counter()
     prompt = b"\0" * request.prompt
     decoder = Decoder(prompt, request.output, request.method, Sampling(), places)
     while (sweep := decoder.next()) is not None:
-        drafts = sweep.window - 1 if sweep.fill == "drafted" else 0
-        expected = sweep.fill == "expected" and sweep.window > 1
-        counts[sweep.count, sweep.window, drafts, expected] += 1
+        counts[sweep.count, sweep.window, sweep.fill] += 1
         decoder.take(*_answer(sweep, request.acceptance, rng))
     return counts
 

@@ -31,8 +31,10 @@ Fact = Annotated[str, msgspec.Meta(max_length=200)] | int | float | bool | None
 FactName = Annotated[str, msgspec.Meta(max_length=32)]
 Facts = Annotated[dict[FactName, Fact], msgspec.Meta(max_length=32)]
 
-Fill = Literal["expected", "drawn", "given", "drafted"]
+Fill = Literal["expected", "drawn", "given", "drafted", "written"]
 Answer = Literal["last", "ensemble"]
+# Arrays of a sweep that have a row for each position that decides a byte.
+OF_WINDOW = ("logs", "draft")
 WireDtype = Literal["float32", "bfloat16", "float16"]
 FailureKind = Literal["busy", "lost", "peer", "late", "refused", "broken"]
 
@@ -51,7 +53,8 @@ class Sweep(msgspec.Struct, frozen=True, tag="sweep", omit_defaults=True):
     """One trip of one row, at one stage of its way.
 
     Arrays: ``bytes`` uint8 (count,); beyond stage 0 ``state`` (count, width), and
-    ``guess`` (count, width) and ``logs`` (count, 256) where the method needs them.
+    ``guess`` (count, width) and, of the w positions that decide a byte, ``logs`` and
+    ``draft`` (w, 256) where the method needs them.
     """
 
     request: Id
@@ -317,17 +320,19 @@ def check_sweep(sweep: Sweep, arrays: Mapping[str, np.ndarray]) -> None:
         raise ValueError(f"bytes must be {count} of uint8, it is {_shown(given)}")
     for name in arrays.keys() - {"bytes"}:
         array = arrays[name]
-        if name not in ("state", "guess", "logs"):
+        if name not in ("state", "guess", *OF_WINDOW):
             raise ValueError(f"array {name} doesn't belong to a sweep")
-        fits = array.ndim == 2 and len(array) == count and array.dtype.name in floats
-        if not fits or (name == "logs" and array.shape[1] != 256):
-            width = "256" if name == "logs" else "width"
+        of_window = name in OF_WINDOW
+        rows = count - sweep.known + 1 if of_window else count
+        fits = array.ndim == 2 and len(array) == rows and array.dtype.name in floats
+        if not fits or (of_window and array.shape[1] != 256):
+            width = "256" if of_window else "width"
             raise ValueError(
-                f"{name} must be ({count}, {width}) of {' or '.join(floats)}, it is "
+                f"{name} must be ({rows}, {width}) of {' or '.join(floats)}, it is "
                 f"{_shown(array)}"
             )
     if "state" not in arrays and len(arrays) > 1:
-        raise ValueError("guess and logs go with a state, there is none")
+        raise ValueError("guess, logs and draft go with a state, there is none")
     if "guess" in arrays and arrays["guess"].shape != arrays["state"].shape:
         raise ValueError("guess and state must have one shape")
 
