@@ -7,6 +7,7 @@ what every exact method writes anywhere, for the same seed.
 import dataclasses
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,11 +16,16 @@ import numpy as np
 from spheroid_jax.models.cached import Cache
 from spheroid_jax.serving.decoding import Decoder, Sweep
 from spheroid_jax.serving.errors import ServingError
+from spheroid_jax.serving.loading import Facts, load_stage
 from spheroid_jax.serving.methods import Method, Sampling, check_answer
-from spheroid_jax.serving.stages import AUTOREGRESSIVE, Drawn, Passed, Rows, Stage
+from spheroid_jax.serving.rows import Drawn, Passed, Rows
+from spheroid_jax.serving.stages import AUTOREGRESSIVE, Stage
 
 Stages = tuple[Stage, ...]
 Params = Any
+
+# A row that is done leaves the batch when many have: a shape takes seconds to compile.
+_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +64,8 @@ def generate(
 ) -> Generated:
     """Writes up to ``length`` bytes after each prompt.
 
-    A sweep is compiled once a shape: positions are padded to powers of two, texts to
-    powers of four.
+    A sweep is compiled once a shape: positions are padded to 1, 4, 8, 16, 32, ..., and
+    texts to powers of eight.
 
     Args:
       stages: all of a model, as from ``block_stages`` or ``layer_stages``.
@@ -113,6 +119,28 @@ def generate(
         [decoder.finish or "" for decoder in decoders],
         [decoder.logprobs for decoder in decoders],
     )
+
+
+def load_model(
+    path: Path | str, *, round_: int | None = None
+) -> tuple[Stages, tuple[Params, ...], Facts]:
+    """All stages of a checkpoint, their parameters, and what they are of.
+
+    Args:
+      path: as of ``load_stage``.
+      round_: rounds completed; None for the newest checkpoint.
+
+    Raises:
+      ServingError: it can't be loaded; one line.
+    """
+    stage, part, facts = load_stage(path, index=0, round_=round_)
+    stages, parts = [stage], [part]
+    for index in range(1, stage.count):
+        # A run that still trains may have a newer one by now.
+        stage, part, _ = load_stage(path, index=index, round_=facts.round)
+        stages.append(stage)
+        parts.append(part)
+    return tuple(stages), tuple(parts), facts
 
 
 def split(stages: Stages, params: Params) -> tuple[Params, ...]:
@@ -206,17 +234,22 @@ def _write(
     batch: int,
 ) -> None:
     """Drives decoders, each in the slot of its number, until all are done."""
-    slots = bucket(len(decoders), 4, batch)
+    slots = bucket(len(decoders), _ROWS, batch)
     caches = tuple(stage.init_cache(slots) for stage in stages)
     while turn := _turn(decoders):
         fill = next((s.fill for s in turn.values() if s.count > s.known), "given")
         rows = pack(
             [(slot, s, decoders[slot].sampling) for slot, s in turn.items()],
-            bucket(len(turn), 4, slots),
-            bucket(max(s.count for s in turn.values()), 2, stages[0].places),
+            bucket(len(turn), _ROWS, slots),
+            _positions(max(s.count for s in turn.values()), stages[0].places),
         )
         caches, drawn = sweep(stages, parts, caches, rows, fill=fill, answer=answer)
         _give(drawn, turn, decoders)
+
+
+def _positions(count: int, places: int) -> int:
+    """Up to four cost about as much as two, and are one shape less."""
+    return bucket(count if count == 1 else max(count, 4), 2, places)
 
 
 def _turn(decoders: list[Decoder]) -> dict[int, Sweep]:

@@ -1,0 +1,146 @@
+"""Writes text with a trained model, in this one process.
+
+python -m experiments.generate --checkpoint=runs/b3_l4-small --prompt="The king "
+    [--length=64] [--method=token] [--temperature=0.8] [--seed=0] [--json]
+
+The text goes to stdout as the bytes that it is, all else to stderr. Methods: token,
+one_sweep, windowed=16, sweeps=4, speculative=16; after a colon what stands for bytes
+that aren't decided yet: expected, drawn, drafted, as in windowed=16:drafted.
+"""
+
+import argparse
+import base64
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from spheroid_jax.commandline import Parser
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.runs.exchange.frame import keep_compiled
+from spheroid_jax.serving.errors import ServingError
+from spheroid_jax.serving.generate import Generated, generate, load_model
+from spheroid_jax.serving.methods import ANSWERS, FILLS, Method
+
+
+def main(argv: Sequence[str]) -> int:
+    """Does what the arguments say; returns the exit status, 2 after a mistake."""
+    try:
+        _run(_options(argv))
+    except (ConfigError, ServingError) as error:
+        # A value may hold line ends; the message is one line all the same.
+        print("error:", *str(error).split(), file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # nobody reads on, which is no fault
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    first, _, rest = (__doc__ or "").partition("\n")
+    parser = Parser(
+        prog="python -m experiments.generate",
+        description=first + rest,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s --checkpoint=DIR --prompt=TEXT [options]",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--checkpoint", metavar="DIR", help="a run, or DIR/checkpoints/METHOD of it")
+    add("--round", type=int, metavar="N", help="checkpoint (default: the newest)")
+    add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
+    add("--prompt-file", metavar="FILE", help="a prompt from a file, - for stdin")
+    add("--samples", type=int, default=1, metavar="N", help="texts for each prompt")
+    add("--length", type=int, default=64, metavar="BYTES", help="at most (64)")
+    add("--method", default="token", help="see above (token)")
+    add("--fill", choices=FILLS, help="unless the method says it")
+    add("--answer", choices=ANSWERS, default="last", help="which blocks decide (last)")
+    add("--temperature", type=float, default=1.0, help="0: the best byte (1)")
+    add("--top-k", type=int, default=0, metavar="K", help="best bytes only (all)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="probability kept (1)")
+    add("--seed", type=int, default=0, help="of the first text; then one more each")
+    add("--stop", action="append", default=[], metavar="TEXT", help="may be repeated")
+    add("--json", action="store_true", help="a JSON line for each text")
+    options = parser.parse_args(argv)
+    if not options.checkpoint:
+        raise ConfigError("--checkpoint=DIR is missing: name a run's directory")
+    if options.prompt_file:
+        options.prompt.append(_read(options.prompt_file))
+    if not options.prompt:
+        raise ConfigError("there is no prompt: add --prompt=TEXT or --prompt-file=FILE")
+    if options.samples < 1:
+        raise ConfigError(f"--samples is {options.samples}: give a number from 1")
+    return options
+
+
+def _read(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"can't read {name}: {error.strerror}") from error
+
+
+def _run(options: argparse.Namespace) -> None:
+    method = Method.parse(options.method, options.fill)
+    keep_compiled()
+    stages, parts, facts = load_model(options.checkpoint, round_=options.round)
+    # The shell hands bytes that aren't UTF-8 over as half surrogate pairs.
+    given = [p if isinstance(p, bytes) else _bytes(p) for p in options.prompt]
+    prompts = [p for p in given for _ in range(options.samples)]
+    began = time.perf_counter()
+    result = generate(
+        stages,
+        parts,
+        prompts,
+        options.length,
+        method,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+        stop=[_bytes(text) for text in options.stop],
+        answer=options.answer,
+    )
+    seconds = time.perf_counter() - began
+    for row, prompt in enumerate(prompts):
+        if options.json:
+            print(_json(prompt, result, row, (options.seed + row) % 2**32))
+            continue
+        sys.stdout.buffer.write(result.texts[row])
+        if len(prompts) > 1 or sys.stdout.isatty():
+            sys.stdout.buffer.write(b"\n")
+    sys.stdout.flush()
+    written, trips = sum(map(len, result.texts)), sum(result.trips)
+    print(
+        f"{facts.config} ({facts.method}, round {facts.round}): {written} bytes in "
+        f"{trips} trips by {method}, {seconds:.1f} s with compiling",
+        file=sys.stderr,
+    )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _json(prompt: bytes, result: Generated, row: int, seed: int) -> str:
+    text = result.texts[row]
+    return json.dumps(
+        {
+            "prompt": prompt.decode(errors="replace"),
+            "text": text.decode(errors="replace"),
+            "bytes": base64.b64encode(text).decode(),
+            "seed": seed,
+            "trips": result.trips[row],
+            "finish": result.finish[row],
+            "logprob": sum(result.logprobs[row]),
+        },
+        ensure_ascii=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
