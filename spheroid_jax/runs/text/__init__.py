@@ -1,0 +1,1 @@
+"""How good the text is that each way of decoding writes."""
