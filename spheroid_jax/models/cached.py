@@ -1,13 +1,13 @@
 """Transformer layers that keep keys and values, so that a position is computed once.
 
-A cache has slots, one for each text that is being written. A call takes consecutive
+A cache has slots, one for each text that is being written. A call takes
 positions of some texts: what it computes at a position equals what the whole sequence
 at once would give there, since attention is causal.
 
 Dimensions: N sequences of a call, S positions, T places, L layers, h heads of width w.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,18 +45,17 @@ def apply_layers_cached(
 ) -> tuple[Array, Cache]:
     """Sends h (N, S, d) through the stacked layers; returns it and the new cache.
 
-    Position (n, s) attends to what its slot holds at lower places than the first of
-    this call, and to this call's positions up to itself; what the slot holds from the
-    first place on is stale and is written over. Donate the cache: it is then changed
-    in place.
+    What is computed at a position is written to its slot and place; then the position
+    attends to what the slot holds at places up to its own. So a row's places must
+    leave no hole behind what its text has written, and what is left at higher places
+    by an earlier call doesn't count. Donate the cache: it is then changed in place.
 
     Args:
       layers: leaves (L, ...), as of ``apply_layers``.
       shape: of the layers.
       h: (N, S, d).
-      places: int32 (N, S), consecutive in a row. A place of T or more is padding, which
-        must be at the end of the row: nothing is written for it, and what comes back
-        there means nothing.
+      places: int32 (N, S). A place of T or more is padding: nothing is written for it,
+        and what comes back there means nothing.
       cache: L layers of it.
       slots: int32 (N,), different from each other. One out of range, negative ones
         too, marks a row of padding.
@@ -64,50 +63,42 @@ def apply_layers_cached(
     count, total = cache.keys.shape[1:3]
     real = (slots >= 0) & (slots < count)
     places = jnp.where(real[:, None], places, total)
-    rows = jnp.clip(slots, 0, count - 1)
-    visible = _visible(places, total)
+    held = jnp.arange(total)[None] <= jnp.max(
+        places, axis=1, keepdims=True, where=places < total, initial=-1
+    )
+    visible = (jnp.arange(total)[None, None] <= places[:, :, None]) & held[:, None]
     module = TransformerLayer(shape)
 
-    def one(h: Array, layer: tuple[Params, Array]) -> tuple[Array, tuple[Array, Array]]:
-        leaves, index = layer
+    def one(
+        carry: tuple[Array, Cache], layer: tuple[Params, Array]
+    ) -> tuple[tuple[Array, Cache], None]:
+        (h, cache), (leaves, index) = carry, layer
 
-        def attend(q: Array, k: Array, v: Array) -> tuple[Array, tuple[Array, Array]]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, Cache]:
             if shape.rotary:
                 q, k = rotate(q, places), rotate(k, places)
+            here = index, jnp.where(real, slots, count)[:, None], places
+            new = Cache(
+                cache.keys.at[here].set(k, mode="drop"),
+                cache.values.at[here].set(v, mode="drop"),
+            )
+            rows = index, jnp.clip(slots, 0, count - 1)
             # A hidden value weighs nothing, but zero times one that isn't finite, such
             # as a text that broke has left, is NaN.
-            v = jnp.where(places[:, :, None, None] < total, v, 0)
-            old = Cache(cache.keys[index, rows], cache.values[index, rows])
-            return _attention(q, Cache(k, v), old, places, visible), (k, v)
+            values = jnp.where(held[:, :, None, None], new.values[rows], 0)
+            attended = jax.nn.dot_product_attention(
+                q,
+                new.keys[rows],
+                values,
+                mask=visible[:, None],
+                implementation="xla",
+            )
+            return attended, new
 
-        return module.apply({"params": leaves}, h, attend, method="around")
+        return module.apply({"params": leaves}, h, attend, method="around"), None
 
-    h, new = jax.lax.scan(
-        one, h.astype(shape.compute_dtype), (layers, jnp.arange(cache.keys.shape[0]))
-    )
-    written = (slice(None), jnp.where(real, slots, count)[:, None], places)
-    return h, Cache(
-        *(
-            old.at[written].set(fresh, mode="drop")
-            for old, fresh in zip(cache, new, strict=True)
-        )
-    )
-
-
-def _visible(places: Array, total: int) -> Array:
-    """Which old places and new positions each position sees, bool (N, S, T + S)."""
-    old = jnp.arange(total)[None, None] < places[:, :1, None]
-    new = places[:, None] <= places[:, :, None]
-    return jnp.concatenate([jnp.broadcast_to(old, (*places.shape, total)), new], -1)
-
-
-def _attention(q: Array, new: Any, old: Any, places: Array, visible: Array) -> Array:
-    seen = jnp.arange(old.values.shape[1])[None] < places[:, :1]
-    values = jnp.where(seen[:, :, None, None], old.values, 0)
-    return jax.nn.dot_product_attention(
-        q,
-        jnp.concatenate([old.keys, new.keys], axis=1),
-        jnp.concatenate([values, new.values], axis=1),
-        mask=visible[:, None],
-        implementation="xla",
-    )
+    # The cache goes along, rather than one layer of it at a time, so that no turn
+    # copies it.
+    begin = h.astype(shape.compute_dtype), cache
+    (h, cache), _ = jax.lax.scan(one, begin, (layers, jnp.arange(cache.keys.shape[0])))
+    return h, cache
