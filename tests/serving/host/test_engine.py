@@ -24,7 +24,7 @@ def _fail(flag: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class CountingStage:
-    """Adds to its cache, and answers with it; ``params`` is added to all.
+    """Adds each byte, and 1, to its cache, and answers with it; ``params`` is added to all.
 
     A temperature of 99 makes the step fail while it runs.
     """
@@ -63,7 +63,7 @@ class CountingStage:
         inside = jnp.arange(rows.bytes.shape[1])[None] < rows.count[:, None]
         place = jnp.where(inside, place, PLACES)
         slot = rows.slot[:, None]
-        cache = cache.at[slot, place].add(rows.bytes + burns, mode="drop")
+        cache = cache.at[slot, place].add(rows.bytes + 1 + burns, mode="drop")
         found = cache.at[slot, place].get(mode="fill", fill_value=-1.0) + params
         if passed is not None:
             found = found + passed.state[..., 0]
@@ -111,7 +111,7 @@ def test_rows_of_other_lengths_come_back_in_their_own() -> None:
         "given",
         "last",
     )
-    assert [_state(row) for row in made] == [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert [_state(row) for row in made] == [[2, 3, 4], [5, 6, 7, 8], [9, 10, 11]]
     assert made[0].bytes.tolist() == [1, 2, 3]
     assert made[0].bytes.dtype == np.uint8
     assert all(row.guess is None and row.logs is None for row in made)
@@ -124,16 +124,16 @@ def test_padding_touches_no_slot() -> None:
     made = engine.compute(
         [_work(s, b"\0\0\0\0\0") for s in range(SLOTS)], "given", "last"
     )
-    assert [_state(row) for row in made] == [[1, 1, 1, 0, 0]] * 3 + [[0] * 5]
+    assert [_state(row) for row in made] == [[3, 3, 3, 1, 1]] * 3 + [[1] * 5]
 
 
 def test_the_last_stage_draws() -> None:
     work = _work(1, b"\1\2", state=np.full((2, WIDTH), 10.0, np.float32))
     (made,) = _engine(1).compute([work], "given", "last")
-    assert made.bytes.tolist() == [11, 12]
+    assert made.bytes.tolist() == [12, 13]
     assert made.state is None
     assert made.logprob is not None
-    assert made.logprob.tolist() == [-11, -12]
+    assert made.logprob.tolist() == [-12, -13]
     assert made.context is not None
     assert made.context.tolist() == [1, 2]
 
@@ -166,7 +166,7 @@ def test_a_step_that_fails_takes_the_cache_and_the_engine_goes_on() -> None:
     with pytest.raises(CacheLost, match="on fire"):
         engine.compute([_work(1, b"\1\1", temperature=99.0)], "given", "last")
     (made,) = engine.compute([_work(0, b"\1\1")], "given", "last")
-    assert _state(made) == [1, 1]
+    assert _state(made) == [2, 2]
 
 
 def test_a_batch_that_cannot_be_built_leaves_the_cache() -> None:
@@ -175,7 +175,7 @@ def test_a_batch_that_cannot_be_built_leaves_the_cache() -> None:
     with pytest.raises(ValueError, match="count=13"):
         engine.compute([_work(1, bytes(13))], "given", "last")
     (made,) = engine.compute([_work(0, b"\1\1")], "given", "last")
-    assert _state(made) == [6, 6]
+    assert _state(made) == [8, 8]
 
 
 def test_warming_compiles_what_is_used_and_changes_nothing() -> None:
@@ -188,7 +188,7 @@ def test_warming_compiles_what_is_used_and_changes_nothing() -> None:
     (made,) = engine.compute(
         [_work(0, b"\1\1\1", state=np.zeros((3, 2), np.float32))], "given", "last"
     )
-    assert made.bytes.tolist() == [6, 6, 6]
+    assert made.bytes.tolist() == [8, 8, 8]
     assert _programs() == compiled
 
 
