@@ -24,7 +24,7 @@ def _fail(flag: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class CountingStage:
-    """Adds each byte, and 1, to its cache, and answers with it; ``params`` is added to all.
+    """Adds bytes, and 1 each, to its cache, and answers with that and ``params``.
 
     A temperature of 99 makes the step fail while it runs.
     """
