@@ -17,6 +17,7 @@ import msgspec
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http import answers, receiving, sending, tls
+from spheroid_jax.transport.http.file_body import FileBody
 from spheroid_jax.transport.http.retry import Again, Pace, Tools, Tries
 from spheroid_jax.transport.items import fetch
 from spheroid_jax.transport.items.index import INDEX_LIMIT
@@ -252,7 +253,7 @@ class HttpLink:
         method: str,
         path: str,
         *,
-        body: bytes | AsyncIterator[memoryview] | None = None,
+        body: bytes | FileBody | None = None,
         headers: Mapping[str, str] | None = None,
         wait: float | None = 0.0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -1,7 +1,6 @@
 """Sends files: ranges, by the kernel where it can, and never to who doesn't read."""
 
 import asyncio
-import contextlib
 import os
 import re
 import socket
@@ -13,6 +12,8 @@ from typing import BinaryIO
 
 from aiohttp import hdrs, web
 
+from spheroid_jax.transport.http.file_body import parts
+from spheroid_jax.transport.http.hanging_up import hang_up
 from spheroid_jax.transport.http.limits import Limits, Pace
 from spheroid_jax.transport.protocol import ProtocolError
 
@@ -157,7 +158,7 @@ async def _send(
                     raise ConnectionAbortedError("the peer reads too slowly")
         finally:
             if not sending.done():
-                await _hang_up(request, sending)
+                await hang_up(request.get_extra_info("socket"), sending)
         try:
             count(sending.result())
         except RuntimeError as error:  # it closed before the first byte
@@ -174,26 +175,9 @@ async def _write(
     data = await asyncio.to_thread(os.pread, file.fileno(), length, start)
     if len(data) < length:
         raise OSError("the file has an early end")
-    await response.write(data)
+    for part in parts(data):
+        await response.write(part)
     return length
-
-
-async def _hang_up(request: web.Request, sending: asyncio.Future[int]) -> None:
-    """Ends a connection under ``sendfile``, and what is queued for it.
-
-    Neither cancelling ``sendfile`` nor closing its transport leaves asyncio in order:
-    the first may have the transport fail to close, the second leaves a file descriptor
-    registered that the next connection gets. A socket that is shut down ends it.
-    """
-    peer = request.get_extra_info("socket")
-    with contextlib.suppress(OSError):
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        peer.shutdown(socket.SHUT_RDWR)
-    await asyncio.wait({sending}, timeout=5.0)
-    if sending.done() and not sending.cancelled():
-        sending.exception()  # that it ended is all
-    else:
-        sending.cancel()
 
 
 def _acked(request: web.Request) -> int:

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from spheroid_jax.transport.http import answers
+from spheroid_jax.transport.http.file_body import FileBody
 from spheroid_jax.transport.http.retry import Again
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Upload, Uploading, Verdict
@@ -15,7 +16,6 @@ from spheroid_jax.transport.protocol import Upload, Uploading, Verdict
 if TYPE_CHECKING:
     from spheroid_jax.transport.http.client import HttpLink
 
-_CHUNK = 1 << 20  # bytes read and sent at a time
 _SMALLEST, _LARGEST = 1 << 20, 64 << 20  # bytes of a request
 _SECONDS = 10.0  # that a request should take; they vary, and 20 are too many
 _GROWTH = 4  # of a request's size over the one before
@@ -100,23 +100,21 @@ class _Sending:
         self._link, self._upload, self._path = link, upload, path
         self._progress = progress or (lambda done, total: None)
         self._speed = speed
-        self._file = -1
+        self._file: BinaryIO | None = None
         self.reached = 0  # bytes that the coordinator said to have
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Holds the file open; raises LinkError if it isn't what was announced."""
         try:
-            self._file = os.open(self._path, os.O_RDONLY)
+            self._file = file = self._path.open("rb", buffering=0)
         except OSError as error:
             raise self._unreadable(str(error.strerror)) from None
-        try:
-            size = os.fstat(self._file).st_size
+        with file:
+            size = os.fstat(file.fileno()).st_size
             if size != self._upload.bytes:
                 raise self._unreadable(f"{size} bytes, not {self._upload.bytes}")
             yield
-        finally:
-            os.close(self._file)
 
     async def run(self) -> Verdict:
         """One pass, to a verdict; raises Again or LinkError."""
@@ -156,24 +154,15 @@ class _Sending:
             "Content-Length": str(stop - at),
             "Content-Type": "application/octet-stream",
         }
-        unreadable: list[LinkError] = []
-
-        async def content() -> AsyncIterator[memoryview]:
-            position = at
-            while position < stop:
-                size = min(_CHUNK, stop - position)
-                chunk = await asyncio.to_thread(self._read, size, position, unreadable)
-                position += len(chunk)
-                # Not in the end: aiohttp asks for the next chunk once this is gone.
-                _put_off(watch, link.timeouts.stall)
-                yield memoryview(chunk)  # of bytes asyncio makes many copies
-
+        stall = link.timeouts.stall
+        assert self._file is not None  # opened
+        body = FileBody(self._file, at, stop, lambda: _put_off(watch, stall))
         began = link.tools.clock()
         try:
             # aiohttp's time-out of reading would run while the body is being sent.
-            async with asyncio.timeout(link.timeouts.stall) as watch:
+            async with asyncio.timeout(stall) as watch:
                 async with link.ask(
-                    "PATCH", where, body=content(), headers=headers, wait=None
+                    "PATCH", where, body=body, headers=headers, wait=None
                 ) as answer:
                     reached = answers.offset(answer, at + 1, stop)
         except TimeoutError:
@@ -181,22 +170,11 @@ class _Sending:
             raise Again("it took too long", cure="check the connection") from None
         except Again:
             self._speed.failed()
-            if unreadable:
-                raise unreadable[0] from None
+            if body.unreadable:
+                raise self._unreadable(body.unreadable) from None
             raise
         self._speed.learn(reached - at, link.tools.clock() - began)
         return reached
-
-    def _read(self, size: int, at: int, unreadable: list[LinkError]) -> bytes:
-        try:
-            chunk = os.pread(self._file, size, at)
-            why = "it ends early" if len(chunk) < size else ""
-        except OSError as error:
-            chunk, why = b"", str(error.strerror)
-        if why:
-            unreadable.append(self._unreadable(why))
-            raise unreadable[0]
-        return chunk
 
     def _unreadable(self, why: str) -> LinkError:
         return LinkError(
