@@ -180,7 +180,9 @@ class Stage:
           fill: what stands for an unknown byte, one of ``FILLS``. ``expected``: at the
             first block nothing, at a later one the mean embedding under the block
             before; ``drawn``: the byte which that one drew; ``given``: the guesses in
-            ``rows.bytes``; ``drafted``: what the first block draws byte by byte.
+            ``rows.bytes``; ``drafted``: what the first block draws byte by byte;
+            ``written``: the same, and it is the text: the last block draws only the
+            byte after it.
           answer: ``last`` draws from the last block's distribution, ``ensemble`` from
             the product of all (``evaluation.ensemble_log_probabilities``).
 
