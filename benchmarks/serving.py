@@ -2,7 +2,8 @@
 
 python -m benchmarks.serving [--rtt=0.04] [--sizes=96x4,256x4] [--lengths=64,128]
     [--concurrency=1,2,4,8,16,32,64] [--seconds=10] [--repeats=5] [--prompt=16]
-    [--checkpoint=DIR] [--directory=DIR] [--quick] [--json=FILE]
+    [--places=256] [--max-batch=16] [--checkpoint=DIR] [--directory=DIR] [--quick]
+    [--json=FILE]
 
 Three stages as processes of their own, as a user starts them, and so are the front end
 and a proxy before each stage: ``--rtt`` there and back. So a trip waits for four ways:
@@ -57,10 +58,10 @@ from spheroid_jax.serving.planner import (
 BAR = 0.8  # of the ideal ratio
 GOAL = 0.2  # error of a prediction
 LINKS = 4  # of a trip
-SWEEP = "one_sweep"
+SWEEP = "one_sweep:expected"
 TOKEN = "token"
-ALONE = (TOKEN, SWEEP, "one_sweep:drafted", "windowed=16")
-LOADED = (SWEEP, "speculative=8", TOKEN)
+ALONE = (TOKEN, SWEEP, "one_sweep:drafted", "windowed=16:expected")
+LOADED = (SWEEP, "one_sweep:drafted", "speculative=8", TOKEN)
 Row = dict[str, Any]
 
 
@@ -90,8 +91,10 @@ class Setting:
     repeats: int
     seconds: float
     concurrency: tuple[int, ...]
-    slots: int = 64
     max_batch: int = 16
+    slots: int = 64
+    alone: tuple[str, ...] = ALONE
+    loaded: tuple[str, ...] = LOADED
 
     @property
     def latency(self) -> float:
@@ -110,10 +113,7 @@ def warm_shapes(
             for length in lengths:
                 for trip in itinerary(Request(prompt, length, method, right), places):
                     count = 1 << (trip.positions - 1).bit_length()
-                    fill = "given"
-                    if trip.expected or trip.drafts:
-                        fill = "expected" if trip.expected else "drafted"
-                    found.add(f"{min(count, places)}:{fill}")
+                    found.add(f"{min(count, places)}:{trip.fill}")
     return ",".join(sorted(found))
 
 
@@ -139,7 +139,7 @@ def measure_alone(
     for pipeline in pipelines:
         block = pipeline.kind == "blocktrain"
         for length in lengths:
-            for method in ALONE if block else (TOKEN,):
+            for method in setting.alone if block else (TOKEN,):
                 asked.append((pipeline.kind, pipeline.far, method, length))
                 if block and method == SWEEP:
                     asked.append(("near", pipeline.near, method, length))
@@ -197,7 +197,7 @@ def load_rows(
     """Rows of the second table."""
     rows = []
     for pipeline in pipelines:
-        for method in LOADED if pipeline.kind == "blocktrain" else (TOKEN,):
+        for method in setting.loaded if pipeline.kind == "blocktrain" else (TOKEN,):
             asked = body(setting.prompt, length, method)
             for count in setting.concurrency:
                 found = clients.closed_loop(pipeline.far, asked, count, setting.seconds)
@@ -282,7 +282,9 @@ def run_size(
     longest = min(places, setting.prompt + max(lengths) - 1)
     clusters = calibrate(checkpoint, sizes, setting, longest)
     warm = {
-        "blocktrain": warm_shapes((*ALONE, *LOADED), setting.prompt, lengths, places),
+        "blocktrain": warm_shapes(
+            (*setting.alone, *setting.loaded), setting.prompt, lengths, places
+        ),
         "autoregressive": warm_shapes((TOKEN,), setting.prompt, lengths, places),
     }
     with farm(scratch / f"logs-{shape}", scratch / "compiled") as running:
@@ -342,8 +344,15 @@ def main(argv: Sequence[str]) -> int:
     lengths = [int(n) for n in options.lengths.split(",")]
     counts = tuple(int(n) for n in options.concurrency.split(",") if n)
     setting = Setting(
-        options.rtt, options.prompt, options.repeats, options.seconds, counts
+        options.rtt,
+        options.prompt,
+        options.repeats,
+        options.seconds,
+        counts,
+        options.max_batch,
     )
+    if options.quick:
+        setting = dataclasses.replace(setting, alone=(TOKEN, SWEEP), loaded=(SWEEP,))
     tables: dict[str, list[Row]] = {"sweeps": [], "loads": [], "plans": []}
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         scratch = Path(name)
@@ -389,6 +398,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     add("--prompt", type=int, default=16, help="bytes")
     add("--concurrency", default="1,2,4,8,16,32,64", help="clients; empty: no load")
     add("--seconds", type=float, default=10.0, help="of a load, at least")
+    add("--max-batch", type=int, default=16, help="rows of a step at most")
     add("--checkpoint", help="a run's directory, in place of the first size")
     add("--directory", help="where to write; default: a temporary")
     add("--quick", action="store_true", help="tiny, to see that it works")
@@ -396,8 +406,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = arguments.parse_args(argv)
     if options.quick:
         options.sizes, options.lengths, options.places = "16x1", "8", 32
-        options.prompt, options.concurrency, options.seconds = 4, "1,4", 0.5
-        options.repeats = 1
+        options.prompt, options.concurrency, options.seconds = 4, "1,2", 0.5
+        options.repeats, options.max_batch = 1, 2
     return options
 
 

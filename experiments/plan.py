@@ -46,9 +46,9 @@ from spheroid_jax.serving.planner import (
 
 METHODS = (
     "token",
-    "one_sweep",
+    "one_sweep:expected",
     "one_sweep:drafted",
-    "windowed=16",
+    "windowed=16:drafted",
     "speculative=8",
 )
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

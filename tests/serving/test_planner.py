@@ -191,16 +191,16 @@ def test_a_step_takes_the_longer_of_computing_and_reading() -> None:
 @pytest.mark.parametrize(
     ("method", "right", "expected"),
     [
-        # (positions, bytes back, drafts, soft, times) of 24 bytes after 3.
-        ("token", 0.0, [(1, 1, 0, False, 23), (3, 1, 0, False, 1)]),
-        ("one_sweep", 0.0, [(26, 24, 0, True, 1)]),
-        ("one_sweep:drawn", 0.0, [(26, 24, 0, False, 1)]),
-        ("one_sweep:drafted", 0.0, [(26, 24, 23, False, 1)]),
-        ("windowed=10", 0.0, [(12, 10, 0, True, 1), (13, 4, 0, True, 1),
-                              (19, 10, 0, True, 1)]),
+        # (positions, bytes back, fill, times) of 24 bytes after 3.
+        ("token", 0.0, [(1, 1, "given", 23), (3, 1, "given", 1)]),
+        ("one_sweep:expected", 0.0, [(26, 24, "expected", 1)]),
+        ("one_sweep:drawn", 0.0, [(26, 24, "drawn", 1)]),
+        ("one_sweep:drafted", 0.0, [(26, 24, "written", 1)]),
+        ("windowed=10:expected", 0.0, [(12, 10, "expected", 1), (13, 4, "expected", 1),
+                                       (19, 10, "expected", 1)]),
         # Every draft is right: 8 bytes a trip. None is: one byte a trip.
-        ("speculative=8", 1.0, [(8, 8, 7, False, 2), (10, 8, 7, False, 1)]),
-        ("speculative=1", 0.0, [(1, 1, 0, False, 23), (3, 1, 0, False, 1)]),
+        ("speculative=8", 1.0, [(8, 8, "drafted", 2), (10, 8, "drafted", 1)]),
+        ("speculative=1", 0.0, [(1, 1, "given", 23), (3, 1, "given", 1)]),
     ],
 )  # fmt: skip
 def test_trips_are_those_of_the_decoder(
@@ -225,7 +225,7 @@ def test_sweeps_make_as_many_trips_as_they_say() -> None:
 
 
 def test_output_beyond_the_places_takes_segments() -> None:
-    trips = itinerary(request("one_sweep", output=60), 32)
+    trips = itinerary(request("one_sweep:drawn", output=60), 32)
     assert sum(trip.times for trip in trips) > 1
     assert sum(trip.times * trip.back for trip in trips) == 60
     assert max(trip.positions for trip in trips) <= 32
@@ -239,8 +239,9 @@ def test_a_request_is_the_sum_of_its_parts() -> None:
     wire = Wire(header=100)
     links = cluster(rate=1e6)
     placed = place(SIZE, links, Load())
-    found = predict(SIZE, links, placed, request("one_sweep"), wire=wire)
-    between = 100 + 26 + 2 * 26 * 16 * 4  # bytes, state and soft embedding
+    found = predict(SIZE, links, placed, request("one_sweep:expected"), wire=wire)
+    # Bytes, state, soft embedding, logits of the first block.
+    between = 100 + 26 + 2 * 26 * 16 * 4 + 24 * 256 * 4
     assert list(found.sent) == [126, between, between, 124]
     compute = 3 * (0.002 + SIZE.step_flops(1, 1, 32) / 1e9)
     network = 4 * 0.02 + (126 + 2 * between + 124) / 1e6
@@ -252,18 +253,27 @@ def test_a_request_is_the_sum_of_its_parts() -> None:
     steps = 3 * (
         24 * 0.002 + (SIZE.step_flops(1, 1, 4) + 23 * SIZE.step_flops(1, 1, 1)) / 1e9
     )
-    sent = 24 * (100 + 101) + (3 + 23) + 2 * (24 * 100 + (3 + 23) * (1 + 16 * 4))
+    ends = 24 * (100 + 101) + (3 + 23)
+    sent = ends + 2 * (24 * (100 + 256 * 4) + (3 + 23) * (1 + 16 * 4))
     assert token.seconds == pytest.approx(steps + 24 * 0.08 + sent / 1e6)
 
 
 def test_drafts_are_single_positions_on_the_first_host() -> None:
     placed = place(SIZE, cluster(), Load())
-    soft = predict(SIZE, cluster(), placed, request("one_sweep:drawn"))
-    hard = predict(SIZE, cluster(), placed, request("one_sweep:drafted"))
+    links = cluster()
+    plain, written = (
+        predict(SIZE, links, placed, request(f"one_sweep:{fill}"))
+        for fill in ("drawn", "drafted")
+    )
     one = SIZE.step_flops(1, 1, 1) / 1e9
-    assert hard.compute[0] - soft.compute[0] == pytest.approx(23 * one)
-    assert hard.compute[1:] == soft.compute[1:]
-    assert hard.sent[-1] - soft.sent[-1] == 23  # the drafts come back as well
+    assert written.compute[0] - plain.compute[0] == pytest.approx(23 * one)
+    assert written.compute[1:] == plain.compute[1:]
+    # What nothing verifies needs no logits of the first block.
+    assert plain.sent[1] - written.sent[1] == 24 * 256 * 4
+    assert plain.sent[-1] == written.sent[-1]
+    # Drafts that are verified come back as well.
+    verified = predict(SIZE, links, placed, request("speculative=24", right=1.0))
+    assert verified.sent[-1] - plain.sent[-1] == 23
 
 
 def test_bytes_on_the_links_are_those_of_real_frames() -> None:
@@ -273,19 +283,17 @@ def test_bytes_on_the_links_are_those_of_real_frames() -> None:
     count, width, out = 26, 512, 24
     size = dataclasses.replace(SIZE, width=width, mlp_width=4 * width)
     placed = place(size, cluster(), Load())
-    ask, wire = request("one_sweep"), Wire(float_bytes=2, ensemble=True)
+    ask, wire = request("one_sweep:expected"), Wire(float_bytes=2, ensemble=True)
     found = predict(size, cluster(), placed, ask, wire=wire)
     route, who = ("10.0.0.2:9471", "10.0.0.3:9471"), b"x" * 16
     sweep = Sweep(who, 1, 0, who, 9.0, 0, 0, 3, count, route, fill="expected", seed=1)
     given = np.zeros(count, np.uint8)
-    state, logs = np.zeros((count, width), "float16"), np.zeros((count, 256), "float16")
-    real = (
-        frame(sweep, bytes=given),
-        frame(sweep, bytes=given, state=state, guess=state, logs=logs),
-        frame(Result(who, 1, 0, 2, (StageSeconds(0.1, 0.1),) * 3), bytes=given[:out]),
-    )
-    assert real == pytest.approx((found.sent[0], found.sent[1], found.sent[3]), abs=130)
-    assert real[1] == pytest.approx(found.sent[1], rel=0.01)
+    state, logs = np.zeros((count, width), "float16"), np.zeros((out, 256), "float16")
+    between = frame(sweep, bytes=given, state=state, guess=state, logs=logs, draft=logs)
+    back = frame(Result(who, 1, 0, 2, (StageSeconds(0.1, 0.1),) * 3), bytes=given[:out])
+    assert frame(sweep, bytes=given) == pytest.approx(found.sent[0], abs=130)
+    assert between == pytest.approx(found.sent[1], rel=0.01)
+    assert back == pytest.approx(found.sent[3], abs=130)
 
 
 def test_the_latency_is_found_again_from_the_rate_that_it_gives() -> None:
@@ -316,7 +324,7 @@ def test_a_full_pipeline_is_bound_by_its_busiest_host() -> None:
     # A thin link binds before any host does.
     thin = cluster(rate=5e3)
     tight = predict(SIZE, thin, placed, ask, concurrency=10_000, max_batch=1)
-    assert tight.full_rate == pytest.approx(5e3 / (256 + 1 + 16 * 4))
+    assert tight.full_rate == pytest.approx(5e3 / (256 + 1 + (16 + 256) * 4))
 
 
 def test_an_autoregressive_model_decodes_byte_by_byte_only() -> None:

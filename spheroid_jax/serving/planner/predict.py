@@ -167,11 +167,14 @@ def step_seconds(
 
 def _sent(size: ModelSize, trip: Trip, wire: Wire, hosts: int) -> tuple[float, ...]:
     """Bytes over each link."""
-    rows = trip.positions
-    state = rows * size.width * wire.float_bytes * (2 if trip.expected else 1)
-    logs = rows * size.vocabulary * wire.float_bytes if wire.ensemble else 0
-    back = trip.back + (trip.back - 1 if trip.drafts else 0)
-    between = wire.header + rows + state + logs
+    rows, blocks = trip.positions, size.kind == "blocktrain"
+    numbers = rows * size.width * (2 if trip.fill == "expected" else 1)
+    # Of positions that decide a byte: the first block's logits, and the sum of all.
+    drafts = blocks and trip.fill != "written"
+    numbers += trip.back * size.vocabulary * (drafts + (blocks and wire.ensemble))
+    # Drafts that are verified come back beside what was drawn.
+    back = trip.back + (trip.drafts if trip.fill == "drafted" else 0)
+    between = wire.header + rows + numbers * wire.float_bytes
     return (wire.header + rows, *[between] * (hosts - 1), wire.header + back)
 
 
