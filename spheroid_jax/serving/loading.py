@@ -158,9 +158,12 @@ def stage_of(run: Run, *, index: int, count: int | None = None) -> Stage:
 
 def _config(path: Path) -> ConfigDict:
     try:
-        return ConfigDict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+        plain = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise ServingError(f"{path} can't be read: {error}") from error
+    if not isinstance(plain, dict):
+        raise ServingError(f"{path} can't be read: it is no configuration")
+    return ConfigDict(plain)
 
 
 def _model(run: Run) -> tuple[BlockDenoiser | Autoregressive, tuple[float, ...]]:

@@ -62,6 +62,8 @@ class Stage:
     grid: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ServingError(f"stages are {self.count}; there is at least one")
         if not 0 <= self.index < self.count:
             raise ServingError(
                 f"stage is {self.index}, but there are stages 0 to {self.count - 1}"
