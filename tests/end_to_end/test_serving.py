@@ -45,7 +45,6 @@ FIELDS = {
     "data.corpus": "embedded",
     "data.seq_len": PLACES,
 }
-METHODS = ("token", "speculative=4")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +167,7 @@ def stage(
         f"--token-file={folder / 'token'}",
         "--slots=8",
         "--max-batch=1",
-        # All programs that the tests use: to compile one would take a sweep's time.
-        "--warm=1,16,32,2:drafted,4:drafted,32:drafted",
+        "--warm=1,16,32",
     )
 
 
@@ -191,7 +189,8 @@ def house(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             f"--token-file={folder / 'token'}",
             "--listen=127.0.0.1:0",
             "--patience=3",
-            "--request-seconds=60",
+            "--request-seconds=300",
+            "--sweep-seconds=300",  # some programs are compiled when they are needed
         )
         started.append(frontend)
         it = House(
@@ -222,8 +221,7 @@ def write(house: House, seed: int, method: str, length: int = LENGTH) -> bytes:
 
 
 def test_openai_client_gets_what_generate_writes(house: House, served: Served) -> None:
-    for method in METHODS:
-        assert write(house, 3, method) == served.texts[3]
+    assert write(house, 3, "token") == served.texts[3]
     with house.client() as client:
         whole = client.completions.create(
             model="b3_l4", prompt=PROMPT.decode(), max_tokens=LENGTH, seed=0, n=4
@@ -240,16 +238,21 @@ def test_openai_client_gets_what_generate_writes(house: House, served: Served) -
     assert (status, models["data"][0]["places"]) == (200, PLACES)
 
 
+@pytest.mark.slow
+def test_drafts_are_verified_to_the_same_text(house: House, served: Served) -> None:
+    assert write(house, 4, "speculative=4") == served.texts[4]
+
+
 def test_a_replica_is_killed_under_load(house: House, served: Served) -> None:
     """Every text ends with the bytes that it has without the loss."""
     victim = house.stages[1]
     seeds = list(range(8))
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(write, house, seed, METHODS[seed % 2]) for seed in seeds]
+        asked = [pool.submit(write, house, seed, "token") for seed in seeds]
         house.until(lambda: house.gauge("spheroid_serving_trips_total")[0] > 0)
         house.until(lambda: house.gauge("spheroid_serving_in_flight")[0] > 0)
         victim.signal(signal.SIGKILL)
-        found = [one.result(60.0) for one in asked]
+        found = [one.result(300.0) for one in asked]
     assert found == [served.texts[seed] for seed in seeds]
     assert house.healthy()  # the other replica is there
 

@@ -100,6 +100,7 @@ class FakeStage:
         self.slow = 0.0
         self.hang = False
         self.fail: list[FailureKind] = []  # kinds of failures of the next sweeps
+        self.swallow = 0  # so many of the next sweeps vanish
         self.oldest = 0.0
         self.most_held = 0
         self._listener: Listener | None = None
@@ -195,6 +196,9 @@ class FakeStage:
         if self.hang:
             return
         if self.closed.get(sweep.request, -1) >= sweep.attempt:
+            return
+        if self.swallow:
+            self.swallow -= 1
             return
         if self.fail:
             await self._fail(sweep, self.fail.pop(0), "as the test wants")

@@ -238,6 +238,36 @@ def test_failures_that_pass_are_not_seen(kind: Any) -> None:
     asyncio.run(main())
 
 
+def test_a_sweep_that_vanishes_is_sent_again_after_its_time() -> None:
+    async def main() -> None:
+        async with house() as it:
+            it.stages[1].swallow = 1
+            time = asyncio.get_running_loop().time
+            began = time()
+            ((status, answer),) = await ask_all(it, [body(3)])
+            assert status == 200
+            assert right(body(3), answer)
+            assert QUICK.sweep < time() - began < QUICK.sweep + 1.0
+            assert retries(it, "late") == 1
+            await it.until(it.idle)
+
+    asyncio.run(main())
+
+
+def test_a_text_is_begun_anew_so_often_and_no_more() -> None:
+    async def main() -> None:
+        settings = dataclasses.replace(QUICK, attempts=4)
+        async with house(settings=settings) as it:
+            it.stages[2].fail = ["lost"] * 20
+            ((status, answer),) = await ask_all(it, [body(3)])
+            assert status == 503
+            assert "given up after 4 tries" in answer["error"]["message"]
+            assert len(it.stages[2].fail) == 16
+            await it.until(it.idle)
+
+    asyncio.run(main())
+
+
 def test_a_text_that_breaks_stages_is_given_up() -> None:
     async def main() -> None:
         async with house((2, 2)) as it:

@@ -298,9 +298,9 @@ def test_events_come_as_bytes_are_decided() -> None:
 
 def test_the_usual_method_is_the_front_ends() -> None:
     async def main() -> None:
-        async with house(method=Method.parse("windowed=10")) as it:
+        async with house(method=Method.parse("windowed=10:drawn")) as it:
             _, answer = await post(it, {"prompt": "a", "max_tokens": 20})
-            assert answer["method"] == "windowed=10:expected"
+            assert answer["method"] == "windowed=10:drawn"
             assert answer["choices"][0]["trips"] == 2
             _, answer = await post(it, {"prompt": "a", "method": "token"})
             assert answer["choices"][0]["trips"] == 16
