@@ -8,10 +8,10 @@ in turn: ours with ours, ours with curl, ours with nginx, curl with nginx. Every
 is a process of its own. MB/s are of the median time, ``of nginx`` is the median of the
 ratios of timings taken side by side to curl with nginx.
 
-It is not the same work. Our server hashes (SHA-256) what comes up, and answers once
+It is not the same work. Our server hashes (BLAKE3) what comes up, and answers once
 it is flushed to disk (fsync) and renamed; our client hashes each piece that comes down,
 and flushes it to disk. nginx and curl do neither. Rows ``hashed and flushed`` are curl
-and nginx followed by ``openssl dgst -sha256`` and ``sync`` of what came: the same work.
+and nginx followed by a BLAKE3 digest and ``sync`` of what came: the same work.
 ``CPU`` is seconds of processor time a GiB, for a look behind the noise of a busy
 machine; of curl's side with all that it starts.
 

@@ -50,6 +50,7 @@ def test_pieces_are_where_the_layout_puts_them() -> None:
         (("boxes", 0, "leaf"), "params.other", "isn't inside its leaf"),
         (("boxes", 0, "blake3", 0), "../" * 21 + "x", "isn't an index"),
         (("boxes", 0, "blake3"), [], "isn't where it must be"),
+        (("boxes", 0, "blake3"), None, "isn't where it must be"),
         (("boxes",), [], "0 bytes"),
         (("boxes",), None, "isn't an index"),
         (("leaves", "params.blocks.b", "dtype"), "object", "can't be sent"),
