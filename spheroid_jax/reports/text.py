@@ -126,7 +126,7 @@ def verdicts(summary: Summary) -> list[str]:
     for row in rows:
         if row["name"].startswith("one_sweep"):
             lines.append(
-                f"{row['name']} costs {_difference(row)} nats more than token, for "
+                f"{row['name']} differs from token by {_difference(row)} nats, at "
                 f"{row['bytes_per_trip']:.2f} bytes a trip."
             )
     return lines
