@@ -44,9 +44,19 @@ def reference(layers: int) -> Autoregressive:
 
 @functools.cache
 def params(model: Any, blocks: int = 0) -> Any:
-    """Random numbers of a trained model's size."""
+    """Random numbers of a trained model's size, and beliefs that are far from flat.
+
+    So the mean embedding of an unknown byte matters: it isn't near zero.
+    """
     counts = (blocks,) if blocks else ()
-    return fill(jax.eval_shape(lambda key: model.init(key, *counts), jax.random.key(0)))
+    whole = fill(
+        jax.eval_shape(lambda key: model.init(key, *counts), jax.random.key(0))
+    )
+    interface = dict(whole["interface"])
+    interface["table"] *= 4.0
+    name = "head" if "head" in interface else "head_scale"
+    interface[name] *= 8.0
+    return {**whole, "interface": interface}
 
 
 class Chain:
