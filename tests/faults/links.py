@@ -133,7 +133,7 @@ class FaultyLink(HttpLink):
         request: _Request | None = None
         if trouble in ("twice", "later"):
             if body is not None and not isinstance(body, bytes):
-                body = b"".join([chunk async for chunk in body])
+                body = await body.as_bytes()
             request = _Request(what, method, path, body, dict(headers or {}))
         if trouble == "refuse":
             raise Again("it was never sent")

@@ -52,6 +52,10 @@ class FileBody(Payload):
         """For aiohttp's own use; bytes are no text."""
         raise TypeError("a part of a file is no text")
 
+    async def as_bytes(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        """All of it at once."""
+        return await self._read(self._start, self._stop - self._start)
+
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Sends it.
 
