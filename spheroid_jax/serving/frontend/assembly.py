@@ -26,7 +26,8 @@ class Frontend(NamedTuple):
       admission: of texts.
       metrics: that count.
       settings: limits.
-      method: where a request names none; None: ``token``.
+      method: where a request names none; None: ``speculative=16`` for a model of
+        blocks, else ``token``.
       since: when this began to serve, seconds since 1970.
     """
 

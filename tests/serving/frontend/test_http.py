@@ -65,6 +65,7 @@ def test_openai_client_writes_lists_and_streams() -> None:
                 seed=7,
                 stream=True,
                 stream_options={"include_usage": True},
+                extra_body={"method": "token"},
             )
             chunks = [chunk async for chunk in stream]
             told = [chunk for chunk in chunks if chunk.choices]
@@ -113,7 +114,8 @@ def test_openai_client_raises_its_typed_errors() -> None:
 @pytest.mark.parametrize(
     ("method", "trips"),
     [
-        ({}, 30),
+        ({"method": "token"}, 30),
+        ({}, None),  # speculative=16
         ({"method": "speculative", "window": 4}, None),
         ({"method": "speculative=8:drafted"}, None),
         ({"method": "sweeps", "sweeps": 64}, None),
@@ -129,6 +131,7 @@ def test_exact_methods_write_the_same(method: dict[str, Any], trips: int) -> Non
             assert answer["retries"] == 0
             assert answer["trips"] == (trips or answer["trips"])
             assert answer["trips"] <= 30
+            assert method or answer["method"] == "speculative=16"
             assert answer["seconds"] >= answer["seconds_to_first"] > 0
 
     asyncio.run(main())
@@ -270,6 +273,7 @@ def test_streams_are_what_whole_answers_are() -> None:
             assert raw == [base64.b64decode(c["bytes"]) for c in whole["choices"]]
 
             plain = {"prompt": "p", "length": 12, "stream": True, "logprobs": True}
+            plain |= {"method": "token"}
             async with session.post(f"{it.url}/v1/generate", json=plain) as answer:
                 events = (await answer.text()).split("\n\n")
             told = [json.loads(e.removeprefix("data: ")) for e in events[:-2]]
@@ -288,7 +292,11 @@ def test_events_come_as_bytes_are_decided() -> None:
             it.stages[2].slow = 0.1
             time = asyncio.get_running_loop().time
             stream = await api.completions.create(
-                model="fake", prompt="a", max_tokens=6, stream=True
+                model="fake",
+                prompt="a",
+                max_tokens=6,
+                stream=True,
+                extra_body={"method": "token"},
             )
             came = [time() async for _ in stream]
             assert all(0.08 < b - a < 1.0 for a, b in itertools.pairwise(came))
@@ -382,7 +390,7 @@ def test_spoilt_bodies_are_refused_and_nothing_else_happens() -> None:
 def test_metrics_add_up_and_health_names_what_is_missing() -> None:
     async def main() -> None:
         async with house((1, 2)) as it:
-            await post(it, {"prompt": "abc", "max_tokens": 10})
+            await post(it, {"prompt": "abc", "max_tokens": 10, "method": "token"})
             await post(it, {"prompt": "abc", "max_tokens": -1})
             _, text = await got(it, "/metrics")
             for line in (
