@@ -230,7 +230,8 @@ class _Front:
             "fresh": True,
         }
         state = np.zeros((1, WIDTH), np.float32)
-        arrays = {"bytes": np.array([65], np.uint8), "state": state}
+        draft = np.zeros((1, 256), np.float32)
+        arrays = {"bytes": np.array([65], np.uint8), "state": state, "draft": draft}
         await self.wire.send(Sweep(**{**fields, **changes}), arrays)
         return await self.next()
 

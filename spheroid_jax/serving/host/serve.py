@@ -17,7 +17,7 @@ from spheroid_jax.serving.wire.connection import Connection
 from spheroid_jax.serving.wire.dialling import dial
 from spheroid_jax.serving.wire.frames import Sizes
 from spheroid_jax.serving.wire.listening import Listener, listen
-from spheroid_jax.serving.wire.messages import Arrays, Fact, Message
+from spheroid_jax.serving.wire.messages import OF_WINDOW, Arrays, Fact, Message
 from spheroid_jax.serving.wire.stream import Limits
 
 
@@ -80,7 +80,7 @@ def facts_of(
 
 def limits_of(stage: Stage) -> Limits:
     """Limits of connections: a frame holds the largest sweep, and no more."""
-    position = 1 + 4 * (2 * stage.width + 256)
+    position = 1 + 4 * (2 * stage.width + len(OF_WINDOW) * 256)
     return Limits(sizes=Sizes(payload=stage.places * position + 64))
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from spheroid_jax.serving.generate import generate
+from spheroid_jax.serving.host.serve import limits_of
 from spheroid_jax.serving.methods import Sampling
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.dialling import dial
-from spheroid_jax.serving.wire.messages import Failure
+from spheroid_jax.serving.wire.messages import Failure, pack
 from spheroid_jax.transport.http.tls import Token
 
-from .chain import Front, Model, chain, start, tiny_model
+from .chain import PLACES, WIDTH, Front, Model, chain, start, tiny_model
 from .toys import looped, sweep
 
 PROMPT, LENGTH = b"abcd", 5
@@ -38,6 +39,17 @@ def model() -> Model:
 def _here(model: Model, method: str, **changes: Any) -> Any:
     stages, parts = model
     return generate(stages, parts, [PROMPT], LENGTH, method, **changes)
+
+
+def test_the_largest_sweep_fits_into_a_frame_and_not_much_more(model: Model) -> None:
+    stage = model[0][1]
+    state = np.zeros((PLACES, WIDTH), np.float32)
+    window = np.zeros((PLACES, 256), np.float32)
+    message, arrays = sweep(1, bytes(PLACES), known=1, fill="expected")
+    arrays |= {"state": state, "guess": state, "logs": window, "draft": window}
+    _, *payload = pack(message, arrays)
+    size = sum(map(len, payload))
+    assert size <= limits_of(stage).sizes.payload < size + 200
 
 
 def _same_as_here(model: Model, methods: tuple[str, ...]) -> None:

@@ -300,13 +300,13 @@ async def test_time_that_was_spent_is_gone_at_the_next_stage() -> None:
         line.send(1, deadline=5.0)
         await asyncio.sleep(0.1)
         line.engine.hold.set()
-        line.send(2, deadline=5.0)
         waiting = line.hosts[1]._waiting
-        await _until(lambda: len(waiting) == 1)  # and one is computed
+        await _until(lambda: line.hosts[1]._began is not None)
+        line.send(2, deadline=5.0)
+        await _until(lambda: len(waiting) == 1)
         (item,) = waiting.remove(lambda item: True)
         sweep_2 = item.payload.sweep
         assert 0 < sweep_2.deadline < 5.0
-        assert sweep_2.seconds[0].compute < 0.1
         line.engines[1].hold.set()
         message, _ = await line.front.answer(1)
         assert message.seconds[0].compute >= 0.08
@@ -394,16 +394,23 @@ def test_a_sweep_that_makes_no_sense_is_refused(changes: dict, said: str) -> Non
     test()
 
 
+_ONE = np.zeros((1, 256), np.float32)
+
+
 def _arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:
-    state = np.zeros((2, 2), np.float32)
-    return {"bytes": np.zeros(2, np.uint8), "state": state, **changes}
+    """Of a sweep of two known bytes, which decides one."""
+    floats = {"state": np.zeros((2, 2), np.float32), "draft": _ONE}
+    return {"bytes": np.zeros(2, np.uint8), **floats, **changes}
 
 
 @pytest.mark.parametrize(
     ("changes", "arrays", "said"),
     [
-        ({}, {"bytes": np.zeros(2, np.uint8)}, "takes state"),
-        ({}, _arrays(logs=np.zeros((2, 256), np.float32)), "logs"),
+        ({}, {"bytes": np.zeros(2, np.uint8)}, "takes draft and state"),
+        ({}, _arrays(logs=_ONE), "logs"),
+        ({}, _arrays(draft=np.zeros((2, 256), np.float32)), "draft must be (1, 256)"),
+        ({}, _arrays(draft=np.full_like(_ONE, np.nan)), "draft of the stage before"),
+        ({"fill": "written"}, _arrays(), "draft"),
         ({"fill": "expected"}, _arrays(), "guess"),
         ({}, _arrays(state=np.zeros((2, 3), np.float32)), "3 wide"),
         ({}, _arrays(state=np.full((2, 2), np.nan, np.float32)), "finite"),

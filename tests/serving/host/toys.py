@@ -42,7 +42,7 @@ def looped(test: Test) -> Callable[[], None]:
         async def inside() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, what: troubles.append(what))
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(120):
                 await test()
 
         asyncio.run(inside())
@@ -127,7 +127,8 @@ class ToyEngine:
         if self.stage.last:
             drawn = (total % 256).astype(np.uint8)
             return Made(drawn, logprob=-total, context=work.bytes)
-        return Made(work.bytes, state=np.stack([total, total], 1))
+        draft = np.zeros((work.count, 256), np.float32)
+        return Made(work.bytes, state=np.stack([total, total], 1), draft=draft)
 
 
 def expected(text: bytes, seed: int, count: int) -> int:
