@@ -2,6 +2,7 @@
 
 python -m benchmarks.serving [--rtt=0.04] [--sizes=96x4,256x4] [--lengths=64,128]
     [--concurrency=1,2,4,8,16,32,64] [--seconds=10] [--repeats=5] [--prompt=16]
+    [--methods="one_sweep:drafted;..."] [--load-methods="speculative=8;..."]
     [--places=256] [--max-batch=16] [--checkpoint=DIR] [--directory=DIR] [--quick]
     [--json=FILE]
 
@@ -283,7 +284,10 @@ def run_size(
     clusters = calibrate(checkpoint, sizes, setting, longest)
     warm = {
         "blocktrain": warm_shapes(
-            (*setting.alone, *setting.loaded), setting.prompt, lengths, places
+            (*setting.alone, *(setting.loaded if loads else ())),
+            setting.prompt,
+            lengths,
+            places,
         ),
         "autoregressive": warm_shapes((TOKEN,), setting.prompt, lengths, places),
     }
@@ -350,9 +354,9 @@ def main(argv: Sequence[str]) -> int:
         options.seconds,
         counts,
         options.max_batch,
+        alone=_methods(options.methods, (TOKEN, SWEEP)),
+        loaded=_methods(options.load_methods, ()),
     )
-    if options.quick:
-        setting = dataclasses.replace(setting, alone=(TOKEN, SWEEP), loaded=(SWEEP,))
     tables: dict[str, list[Row]] = {"sweeps": [], "loads": [], "plans": []}
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         scratch = Path(name)
@@ -398,6 +402,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     add("--prompt", type=int, default=16, help="bytes")
     add("--concurrency", default="1,2,4,8,16,32,64", help="clients; empty: no load")
     add("--seconds", type=float, default=10.0, help="of a load, at least")
+    add("--methods", default=";".join(ALONE), help="of tables 1 and 3")
+    add("--load-methods", default=";".join(LOADED), help="of table 2")
     add("--max-batch", type=int, default=16, help="rows of a step at most")
     add("--checkpoint", help="a run's directory, in place of the first size")
     add("--directory", help="where to write; default: a temporary")
@@ -408,7 +414,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         options.sizes, options.lengths, options.places = "16x1", "8", 32
         options.prompt, options.concurrency, options.seconds = 4, "1,2", 0.5
         options.repeats, options.max_batch = 1, 2
+        options.methods, options.load_methods = "", SWEEP
     return options
+
+
+def _methods(text: str, always: tuple[str, ...]) -> tuple[str, ...]:
+    """Methods in the decoder's own words, each once."""
+    named = (str(Method.parse(each)) for each in text.split(";") if each)
+    return tuple(dict.fromkeys((*always, *named)))
 
 
 def _shape(text: str, places: int) -> Shape:
