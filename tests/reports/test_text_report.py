@@ -41,6 +41,7 @@ def summary():
             row("windowed=4:drawn", 1.67, 0.07, 4.0),
             row("windowed=8:drawn", 1.9, 0.3, 8.0),
             row("one_sweep:drafted", 2.0, 0.4, 8.0),
+            row("first block alone", 2.1, 0.5, 1.0),
         ],
         "samples": {"prompt": "ab", "token": "line\nend"},
         "command": "python -m experiments.text",
@@ -56,6 +57,7 @@ def test_sentences_say_what_the_numbers_say(summary):
     # 0.07 is within twice 0.04; 0.3 isn't, however many bytes it brings.
     assert "windowed=4:drawn brings most bytes a trip (4.00)" in lines[2]
     assert "one_sweep:drafted differs from token by +0.400 ± 0.040" in lines[3]
+    assert "The first block alone differs from token by +0.500 ± 0.040" in lines[4]
     summary["rows"][3]["same"] = 0.75
     assert "speculative=8 writes 75% same texts" in verdicts(summary)[1]
     for number in (4, 5):

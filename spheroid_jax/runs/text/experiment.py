@@ -10,6 +10,7 @@ import numpy as np
 
 from spheroid_jax.data import evaluation_windows, load_corpus
 from spheroid_jax.models import Autoregressive
+from spheroid_jax.reports.text import FIRST, REAL
 from spheroid_jax.runs.opening import corpus_facts, environment
 from spheroid_jax.runs.text.measures import (
     Judge,
@@ -24,8 +25,6 @@ from spheroid_jax.serving.generate import Generated, generate, load_model
 from spheroid_jax.serving.loading import Run, open_run
 from spheroid_jax.serving.methods import FILLS, Method
 
-FIRST = "first block alone"
-REAL = "real continuation"
 ENSEMBLE = "+ensemble"
 DEFAULT_METHODS = (
     "token",
