@@ -151,7 +151,7 @@ def figure(summary: Summary) -> Figure:
     axes = drawn.subplots()
     grey: dict[str, Any] = {"color": "#767676", "linewidth": 1.0, "zorder": 0}
     axes.axhline(row_of(summary, REAL)["ce"], linestyle=":", label="real text", **grey)
-    axes.axhline(row_of(summary, "token")["ce"], linestyle="--", label="token", **grey)
+    axes.axhline(row_of(summary, "token")["ce"], linestyle="--", **grey)
     lines: dict[tuple[str, str], list[Row]] = {}
     for row in summary["rows"]:
         plain = row["name"].partition("+")[0]
