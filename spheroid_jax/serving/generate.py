@@ -6,7 +6,7 @@ what every exact method writes anywhere, for the same seed.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +237,7 @@ def _write(
     slots = bucket(len(decoders), _ROWS, batch)
     caches = tuple(stage.init_cache(slots) for stage in stages)
     while turn := _turn(decoders):
-        fill = next((s.fill for s in turn.values() if s.count > s.known), "given")
+        fill = _fill(turn.values())
         rows = pack(
             [(slot, s, decoders[slot].sampling) for slot, s in turn.items()],
             bucket(len(turn), _ROWS, slots),
@@ -255,12 +255,23 @@ def _positions(count: int, places: int) -> int:
 def _turn(decoders: list[Decoder]) -> dict[int, Sweep]:
     """The sweeps that go together next, by slot.
 
-    A batch has one fill; a sweep that has nothing to fill goes along with any.
+    A batch has one fill; a sweep that has nothing to fill goes along with any but
+    ``written``, where the last block draws without regard to what the first one would.
     """
     asked = {slot: decoder.next() for slot, decoder in enumerate(decoders)}
     turn = {slot: s for slot, s in asked.items() if s is not None}
-    fill = next((s.fill for s in turn.values() if s.count > s.known), "given")
-    return {slot: s for slot, s in turn.items() if s.count == s.known or s.fill == fill}
+    fill = _fill(turn.values())
+    any_fill = fill != "written"
+    return {
+        slot: s
+        for slot, s in turn.items()
+        if s.fill == fill or (any_fill and s.count == s.known)
+    }
+
+
+def _fill(sweeps: Iterable[Sweep]) -> str:
+    """The fill of a batch: of the first sweep that has something to fill."""
+    return next((s.fill for s in sweeps if s.count > s.known), "given")
 
 
 def pack(items: Sequence[tuple[int, Sweep, Sampling]], count: int, size: int) -> Rows:

@@ -16,7 +16,7 @@ from spheroid_jax.models import (
     TransformerShape,
 )
 from spheroid_jax.serving import generate as module
-from spheroid_jax.serving.decoding import segments
+from spheroid_jax.serving.decoding import Decoder, Method, Sampling, segments
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.generate import generate, split
 from spheroid_jax.serving.stages import block_stages, layer_stages
@@ -176,6 +176,22 @@ def test_a_row_is_the_prompt_alone_under_its_seed(served, token):
     wrapped = generate(stages, parts, [b"x", b"abc"], 4, seed=2**32 - 1, batch=1)
     again = generate(stages, parts, [b"abc"], 4, seed=0)
     assert wrapped.texts[1:] == again.texts
+
+
+@pytest.mark.parametrize(
+    ("method", "together"), [("windowed=3:drafted", [0]), ("windowed=3:drawn", [0, 1])]
+)
+def test_a_last_byte_is_not_drawn_among_drafts_that_stand(method, together):
+    """There the last block draws without regard to the first one's draft."""
+    method, places = Method.parse(method), 8
+    # The first asks for a window of three, the second for the byte that is left.
+    decoders = [Decoder(b"a", n, method, Sampling(), places) for n in (6, 1)]
+    assert list(module._turn(decoders)) == together
+    while turn := module._turn(decoders):
+        assert len({s.fill for s in turn.values() if s.count > s.known}) <= 1
+        for slot, s in turn.items():
+            decoders[slot].take(bytes(s.window))
+    assert [len(decoder.output) for decoder in decoders] == [6, 1]
 
 
 def test_greedy_temperatures_and_filters(served):
