@@ -21,12 +21,15 @@ from spheroid_jax.serving.stages import Stage
 from spheroid_jax.serving.wire.messages import (
     Arrays,
     Close,
+    FailureKind,
     Message,
     Ping,
     Pong,
     StageSeconds,
     Sweep,
 )
+
+_GOING_AWAY: tuple[FailureKind, str] = "peer", "is going away; use another one"
 
 
 class Shape(NamedTuple):
@@ -126,7 +129,7 @@ class StageHost:
         """
         self._draining = True
         for item in self._waiting.remove(lambda item: True):
-            self._going_away(item.payload.sweep)
+            self._outbox.fail(item.payload.sweep, *_GOING_AWAY)
         until = time.monotonic() + self.settings.drain
         while self._began is not None or len(self._outbox):
             if time.monotonic() > until:
@@ -194,44 +197,42 @@ class StageHost:
             return self._outbox.failure(sweep, "refused", said)
         if not self._outbox.knows(sweep.frontend):
             self._outbox.trouble("a sweep came of a front end that isn't connected")
-        elif self._draining:
-            self._going_away(sweep)
-        else:
-            try:
-                sweeps.check(self.stage, sweep, arrays)
-            except ServingError as error:
-                self._outbox.fail(sweep, "refused", str(error))
-            else:
-                self._admit(sweep, arrays)
+            return None
+        refusal = self._admit(sweep, arrays)
+        if refusal is None:
+            return None
+        if peer.role == FRONTEND:
+            # Its own connection: one that doesn't read the answer isn't read either.
+            return self._outbox.failure(sweep, *refusal)
+        self._outbox.fail(sweep, *refusal)
         return None
 
-    def _going_away(self, sweep: Sweep) -> None:
-        self._outbox.fail(sweep, "peer", "is going away; use another one")
-
-    def _admit(self, sweep: Sweep, arrays: Arrays) -> None:
-        """Puts a sweep into the queue, a new request into a slot."""
+    def _admit(self, sweep: Sweep, arrays: Arrays) -> tuple[FailureKind, str] | None:
+        """Puts a sweep into the queue, a new request into a slot; or says why not."""
+        if self._draining:
+            return _GOING_AWAY
+        try:
+            sweeps.check(self.stage, sweep, arrays)
+        except ServingError as error:
+            return "refused", str(error)
         now, key = time.monotonic(), sweeps.key_of(sweep)
         most = self.settings.queue
         if self._slots.ended(key, sweep.attempt):
-            return  # the front end's last word was faster than the stage before
+            return None  # the front end's last word was faster than the stage before
         held = self._slots.find(key)
         if held is None and not sweep.fresh:
-            said = "there is no cache of this request here: begin it anew"
-            self._outbox.fail(sweep, "lost", said)
-            return
+            return "lost", "there is no cache of this request here: begin it anew"
         if self._waiting.full or len(self._outbox) >= most:
-            self._outbox.fail(sweep, "busy", f"{most} sweeps wait; try again later")
-            return
+            return "busy", f"{most} sweeps wait; try again later"
         held = held or self._slots.open(key, now)
         if held is None:
-            said = f"all {self._slots.count} slots are taken; try again later"
-            self._outbox.fail(sweep, "busy", said)
-            return
+            return "busy", f"all {self._slots.count} slots are taken; try again later"
         held.used, held.newest = now, max(held.newest, sweep.attempt)
         asked = _Asked(sweep, arrays, held, now + sweep.deadline)
         group = sweeps.group_of(sweep, self._engine.places(sweep.count))
         self._waiting.put(Item(key, group, asked.expires, asked, now))
         self._more.set()
+        return None
 
     # What is computed.
 

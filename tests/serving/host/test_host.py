@@ -359,6 +359,29 @@ async def test_a_front_end_that_reads_nothing_holds_up_nobody_else() -> None:
         assert stuck.got == []
 
 
+@looped
+async def test_refusals_do_not_pile_up_for_a_front_end_that_reads_nothing() -> None:
+    """What is returned is sent before more is read of that connection."""
+    async with Pipeline(slots=1) as line:
+        await line.ask(0)
+        await _until(lambda: len(line.host._outbox) == 0)
+        stuck = FakePeer(id_=b"stuck..........!")
+        stuck.takes.clear()
+        line.host.joined(stuck)
+        for n, (changes, kind) in enumerate(
+            [
+                ({}, "busy"),
+                ({"start": 2, "index": 2}, "lost"),
+                ({"start": 31, "index": 31}, "refused"),
+            ]
+        ):
+            asked = sweep(1 + n, frontend=stuck.id, **changes)
+            answer = line.host.handle(stuck, *asked)
+            assert isinstance(answer, Failure)
+            assert (answer.kind, answer.request) == (kind, asked[0].request)
+        assert len(line.host._outbox) == 0
+
+
 @pytest.mark.parametrize("fact", ["fingerprint", "index"])
 def test_a_next_stage_of_another_model_or_place_is_refused(fact: str) -> None:
     @looped
