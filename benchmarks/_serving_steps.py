@@ -1,5 +1,6 @@
 """What a stage's step takes here, and the host that the planner should reckon with."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -10,9 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._serving_hosts import BLOCKS, METHODS
+from spheroid_jax.models.interface import VOCABULARY
 from spheroid_jax.serving.host.engine import Engine, Work
 from spheroid_jax.serving.loading import load_stage
 from spheroid_jax.serving.planner import Host, ModelSize
+
+# Seconds between two steps: a stage waits for the network as long, and then finds its
+# caches cold and its processor taken by others, or asleep.
+PAUSE = 0.04
 
 
 class Point(NamedTuple):
@@ -42,7 +48,7 @@ def step_points(
         Point(
             size.step_flops(1, 1, size.bucket(count)),
             size.step_bytes(1, 1),
-            _median(partial(_step, engine, count), repeats),
+            _median(partial(_step, engine, count), repeats, PAUSE),
         )
         for count in positions
     ]
@@ -57,10 +63,33 @@ def calibrated(
 ) -> tuple[Host, ...]:
     """A host for every stage, from the times of its steps alone."""
     bandwidth = copy_bandwidth()
-    return tuple(
-        fit_host(f"{kind} {n}", step_points(each, size, positions, repeats), bandwidth)
-        for n, each in enumerate(engines(checkpoint, kind))
-    )
+    found = []
+    for n, engine in enumerate(engines(checkpoint, kind)):
+        points = step_points(engine, size, positions, repeats)
+        host = fit_host(f"{kind} {n}", points, bandwidth)
+        if kind == "blocktrain" and n == 0:
+            most = max(positions)
+            step = partial(_step, engine, most, "written")
+            launch = fit_launch(host, size, most, _median(step, repeats, PAUSE))
+            host = dataclasses.replace(host, launch=launch)
+        found.append(host)
+    return tuple(found)
+
+
+def fit_launch(host: Host, size: ModelSize, positions: int, seconds: float) -> float:
+    """What a drafted byte costs beside computing and reading.
+
+    Args:
+      host: of the first stage, fitted to steps without drafts.
+      size: of the model.
+      positions: of a step that drafts all but the first of them.
+      seconds: of that step.
+    """
+    padded = size.bucket(positions)
+    plain = host.seconds(size.step_flops(1, 1, padded), size.step_bytes(1, 1))
+    single = host.seconds(size.step_flops(1, 1, 1), size.step_bytes(1, 1))
+    each = (seconds - plain) / max(1, positions - 1)
+    return max(0.0, each - (single - host.overhead))
 
 
 def fit_host(
@@ -92,28 +121,38 @@ def copy_bandwidth(mib: int = 64, repeats: int = 5) -> float:
     return 2 * source.nbytes / seconds / 1e9
 
 
-def _step(engine: Engine, count: int) -> None:
+def _step(engine: Engine, count: int, fill: str = "") -> None:
+    """A step as a sweep of one row asks for it: one byte is known, or all are."""
     stage = engine.stage
-    soft = stage.kind == "blocktrain" and count > 1
-    state = None if stage.first else np.zeros((count, stage.width), np.float32)
+    blocks = stage.kind == "blocktrain"
+    fill = fill or ("expected" if blocks and count > 1 else "given")
+    known = count if fill == "given" else 1
+    state = guess = draft = None
+    if not stage.first:
+        state = np.zeros((count, stage.width), np.float32)
+        guess = state if fill == "expected" else None
+        if blocks and fill != "written":
+            draft = np.zeros((count - known + 1, VOCABULARY), np.float32)
     work = Work(
         slot=0,
         start=0,
         index=0,
-        known=1 if soft else count,
+        known=known,
         count=count,
         bytes=np.zeros(count, np.uint8),
         state=state,
-        guess=state if soft else None,
+        guess=guess,
+        draft=draft,
     )
-    engine.compute([work], "expected" if soft else "given", "last")
+    engine.compute([work], fill, "last")
 
 
-def _median(call: Callable[[], Any], repeats: int) -> float:
+def _median(call: Callable[[], Any], repeats: int, pause: float = 0.0) -> float:
     call()
     call()
     seconds = []
     for _ in range(repeats):
+        time.sleep(pause)
         began = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - began)

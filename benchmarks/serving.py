@@ -218,7 +218,7 @@ def load_rows(
                         "errors": len(found.errors),
                     }
                 )
-                print(rows[-1], file=sys.stderr, flush=True)
+                _progress(rows[-1])
     return rows
 
 
@@ -300,13 +300,16 @@ def run_size(
             links = (Link(pipeline.one_way),) * LINKS
             clusters[pipeline.kind] = dataclasses.replace(cluster, links=links)
         found = measure_alone(pipelines, lengths, setting)
-        return {
+        rows = {
             "sweeps": sweep_rows(shape, found, lengths, setting),
-            "loads": load_rows(shape, pipelines, min(lengths), setting)
-            if loads
-            else [],
             "plans": plan_rows(shape, found, clusters, sizes, setting),
+            "loads": [],
         }
+        for row in (*rows["sweeps"], *rows["plans"]):
+            _progress(row)
+        if loads:
+            rows["loads"] = load_rows(shape, pipelines, min(lengths), setting)
+        return rows
 
 
 def verdicts(tables: dict[str, list[Row]]) -> list[str]:
@@ -416,6 +419,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         options.repeats, options.max_batch = 1, 2
         options.methods, options.load_methods = "", SWEEP
     return options
+
+
+def _progress(row: Row) -> None:
+    print(" ".join(map(str, row.values())), file=sys.stderr, flush=True)
 
 
 def _methods(text: str, always: tuple[str, ...]) -> tuple[str, ...]:

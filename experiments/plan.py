@@ -6,10 +6,10 @@ python -m experiments.plan --config=configs/b3_l4.py:paper --rtt=0.04 --rate=1Gb
 python -m experiments.plan --checkpoint=runs/b3_l4-small --hosts=hosts.json --json=-
 python -m experiments.plan --shape=10240:60:3:80:2048 --dtype=float16 --hosts=h.json
 
-A host is NAME:GiB:GB/s:TFLOP/s[:SECONDS]: its memory, the memory's bandwidth, what
-matmuls reach, and what a step costs beside. All hosts and the front end are ``--rtt``
-apart; a JSON file can give each link: docs/serving.md explains it, and the model of
-time and memory.
+A host is NAME:GiB:GB/s:TFLOP/s[:OVERHEAD[:LAUNCH]]: its memory, the memory's bandwidth,
+what matmuls reach, and the seconds that a step and a drafted byte cost beside. All
+hosts and the front end are ``--rtt`` apart; a JSON file can give each link:
+docs/serving.md explains it, and the model of time and memory.
 """
 
 import argparse

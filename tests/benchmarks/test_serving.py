@@ -1,5 +1,6 @@
 """The serving benchmark: its arithmetic, and (slow) all of it at a tiny size."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ from benchmarks import _serving_clients as clients
 from benchmarks import _serving_steps as steps
 from benchmarks import serving
 from benchmarks._serving_clients import Answer
-from spheroid_jax.serving.planner import Cluster, Host, ModelSize
+from spheroid_jax.serving.planner import (
+    Cluster,
+    Host,
+    Load,
+    ModelSize,
+    place,
+    step_seconds,
+)
 
 SETTING = serving.Setting(0.04, 16, 1, 1.0, (1,))
 HOST = Host("a", 64.0, bandwidth=10.0, flops=0.05, overhead=0.003)
@@ -25,6 +33,17 @@ def test_a_host_is_found_again_from_the_steps_that_it_takes(read: float) -> None
     assert found.overhead == pytest.approx(0.003, rel=1e-3)
     assert found.flops == pytest.approx(0.05, rel=1e-3)
     assert found.bandwidth == 10.0
+
+
+def test_what_a_draft_costs_besides_is_found_again() -> None:
+    size, host = (
+        ModelSize(64, 12, 3, 2, 256, 64),
+        dataclasses.replace(HOST, launch=4e-4),
+    )
+    alone = ModelSize(64, 4, 1, 2, 256, 64)  # its one block is the first
+    (part,) = place(alone, Cluster.even([host], 0.0), Load())
+    seconds = step_seconds(alone, part, 1, 40, drafts=39)
+    assert steps.fit_launch(HOST, size, 40, seconds) == pytest.approx(4e-4)
 
 
 def test_a_rate_counts_what_falls_into_the_time_in_which_all_were_at_work() -> None:

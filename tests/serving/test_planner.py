@@ -268,6 +268,12 @@ def test_drafts_are_single_positions_on_the_first_host() -> None:
     one = SIZE.step_flops(1, 1, 1) / 1e9
     assert written.compute[0] - plain.compute[0] == pytest.approx(23 * one)
     assert written.compute[1:] == plain.compute[1:]
+    # What launching a pass costs counts for each draft, and for nothing else.
+    slow = tuple(dataclasses.replace(host, launch=0.001) for host in HOSTS)
+    dear = place(SIZE, Cluster.even(slow, 0.04), Load())
+    launched = predict(SIZE, links, dear, request("one_sweep:drafted"))
+    assert launched.compute[0] - written.compute[0] == pytest.approx(23 * 0.001)
+    assert launched.compute[1:] == written.compute[1:]
     # What nothing verifies needs no logits of the first block.
     assert plain.sent[1] - written.sent[1] == 24 * 256 * 4
     assert plain.sent[-1] == written.sent[-1]

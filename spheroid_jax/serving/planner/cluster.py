@@ -10,7 +10,7 @@ from typing import Any
 from spheroid_jax.serving.errors import ServingError
 
 GIB = 2**30
-_HOST = "NAME:GiB:GB/s:TFLOP/s[:SECONDS]"
+_HOST = "NAME:GiB:GB/s:TFLOP/s[:OVERHEAD[:LAUNCH]]"
 
 
 def _positive(what: str, name: str, value: Any, zero: bool = False) -> None:
@@ -32,6 +32,8 @@ class Host:
       flops: that matmuls of the model reach, TFLOP/s.
       overhead: seconds of a step that neither explains: launching kernels, queueing,
         packing what is sent.
+      launch: seconds of each drafted byte that its computing and reading don't explain:
+        a pass through a block is many small kernels.
     """
 
     name: str
@@ -39,12 +41,14 @@ class Host:
     bandwidth: float
     flops: float
     overhead: float = 0.0
+    launch: float = 0.0
 
     def __post_init__(self) -> None:
         what = f"host {self.name}"
         for field in ("memory", "bandwidth", "flops"):
             _positive(what, field, getattr(self, field))
-        _positive(what, "overhead", self.overhead, zero=True)
+        for field in ("overhead", "launch"):
+            _positive(what, field, getattr(self, field), zero=True)
 
     def seconds(self, flops: float, read: float) -> float:
         """Seconds of a step: the slower of computing and of reading, by the roofline.
@@ -119,14 +123,14 @@ class Cluster:
 
 
 def parse_host(text: str) -> Host:
-    """A host of ``NAME:GiB:GB/s:TFLOP/s[:SECONDS]``.
+    """A host of ``NAME:GiB:GB/s:TFLOP/s[:OVERHEAD[:LAUNCH]]``, both in seconds.
 
-    >>> parse_host("a100:80:1935:312")
-    Host(name='a100', memory=80.0, bandwidth=1935.0, flops=312.0, overhead=0.0)
+    >>> parse_host("a100:80:1935:312:0.002").flops
+    312.0
     """
     name, *rest = text.split(":")
     try:
-        if name and len(rest) in (3, 4):
+        if name and len(rest) in (3, 4, 5):
             return Host(name, *map(float, rest))
     except ServingError:
         raise

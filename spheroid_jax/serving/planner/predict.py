@@ -151,7 +151,7 @@ def step_seconds(
     """Seconds of a step of ``rows`` rows on one host.
 
     ``drafts`` are passes of single positions through its first block, which one
-    program makes: they cost no overhead of their own.
+    program makes: each costs the host's ``launch`` in place of its ``overhead``.
     """
     whole = size.interfaces(part.blocks)  # stages of one block, or a single stage
     blocks = part.blocks // whole
@@ -161,7 +161,7 @@ def step_seconds(
     )
     if drafts and part.first == 0:
         one = host.seconds(size.step_flops(1, rows, 1), size.step_bytes(1, rows))
-        seconds += drafts * (one - host.overhead)
+        seconds += drafts * (one - host.overhead + host.launch)
     return seconds
 
 

@@ -154,11 +154,10 @@ class ModelSize:
     def step_flops(self, blocks: int, rows: int, positions: int) -> float:
         """Forward FLOPs of a step through so many blocks on one host.
 
-        Attention is counted as computed: over all places of the cache and over the
-        positions of the step.
+        Attention is counted as computed: over all places of the cache.
         """
         d, m = self.width, self.mlp_width
-        layer = 2 * (4 * d * d + 2 * d * m) + 4 * (self.places + positions) * d
+        layer = 2 * (4 * d * d + 2 * d * m) + 4 * self.places * d
         enter = (2 if self.kind == "blocktrain" else 1) * 2 * d * d
         # BlockTrain's block also turns its prediction into an embedding.
         leave = (2 if self.kind == "blocktrain" else 1) * 2 * d * self.vocabulary
