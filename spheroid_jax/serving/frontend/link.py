@@ -73,6 +73,11 @@ class StageLink:
         said = self.pong.slots - self.pong.slots_free
         return max(self.texts, said) / slots
 
+    @property
+    def connected(self) -> bool:
+        """Whether its answers can reach us, however it does."""
+        return self._wire is not None and not self._wire.closed
+
     async def send(self, message: Message, arrays: Arrays | None = None) -> None:
         """Sends a message.
 

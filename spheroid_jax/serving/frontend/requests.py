@@ -206,6 +206,9 @@ class _Text:
         left = self._deadline - time()
         if left <= 0:
             raise _late(self._reason)
+        for link in self._route:
+            if not link.connected:  # its stage drops what it can't answer
+                raise TripFailed("gone", f"{link.address}: {link.why}", link.address)
         seconds = min(left, self._settings.sweep)
         self._number += 1
         key = Key(self._request, self._number, self._attempt)

@@ -9,6 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from spheroid_jax.serving.frontend.asked import generate
+from spheroid_jax.serving.frontend.fields import GenerateRequest
+from spheroid_jax.serving.frontend.jobs import Piece
+from spheroid_jax.serving.methods import Method
 from tests.serving.frontend.fakes import QUICK, House, house, written
 
 
@@ -249,6 +253,41 @@ def test_a_sweep_that_vanishes_is_sent_again_after_its_time() -> None:
             assert right(body(3), answer)
             assert QUICK.sweep < time() - began < QUICK.sweep + 1.0
             assert retries(it, "late") == 1
+            await it.until(it.idle)
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_lost_between_two_sweeps_costs_no_time() -> None:
+    """No result would come on it: the sweep isn't sent and waited for in vain."""
+
+    async def main() -> None:
+        async with house((1, 1)) as it:
+            front = it.frontend
+            assert front.stages.model is not None
+            link = front.stages.links[1]
+            pieces: list[bytes] = []
+
+            async def emit(piece: Piece) -> None:
+                pieces.append(piece.data)
+                if len(pieces) == 2:
+                    assert link._wire is not None
+                    link._wire._stream.cut()
+                    await it.until(lambda: link.state == "down")
+
+            (job,) = generate(
+                GenerateRequest(prompt="p3", seed=3, length=24), QUICK, Method()
+            ).jobs
+            (ticket,) = front.admission.enter(1)
+            time = asyncio.get_running_loop().time
+            began = time()
+            await front.writer.write(
+                job, front.stages.model, ticket, began + 10.0, emit
+            )
+            assert time() - began < QUICK.sweep
+            assert b"".join(pieces) == written(3, b"p3", 24)
+            assert retries(it, "late") == 0
+            assert retries(it, "gone") == 1
             await it.until(it.idle)
 
     asyncio.run(main())
