@@ -10,8 +10,13 @@ from pathlib import Path
 _DEVICES = "--xla_force_host_platform_device_count"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
-if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}=8".strip()
+# Tests compile much and compute little: what LLVM's optimizer takes it never gives back.
+_QUICK = "--xla_backend_optimization_level"
+
+for _flag, _setting in ((_DEVICES, 8), (_QUICK, 0)):
+    if _flag not in os.environ.get("XLA_FLAGS", ""):
+        _flags = f"{os.environ.get('XLA_FLAGS', '')} {_flag}={_setting}"
+        os.environ["XLA_FLAGS"] = _flags.strip()
 
 for _name, _value in {
     "JAX_PLATFORMS": "cpu",
