@@ -77,8 +77,9 @@ def _check_arrays(stage: Stage, sweep: Sweep, arrays: Arrays) -> None:
                 f"{name} is {array.shape[1]} wide, the model {stage.width}: the stage "
                 "before serves another model"
             )
-        # Minus infinity is a log-probability like another.
-        bad = np.isnan(array) if name in OF_WINDOW else ~np.isfinite(array)
+        # Minus infinity is a log-probability like another; plus infinity is none.
+        of_window = np.isnan(array) | (array == np.inf)
+        bad = of_window if name in OF_WINDOW else ~np.isfinite(array)
         if bad.any():
             raise ServingError(f"{name} of the stage before isn't finite")
 

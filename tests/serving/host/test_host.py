@@ -433,6 +433,7 @@ def _arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:
         ({}, _arrays(logs=_ONE), "logs"),
         ({}, _arrays(draft=np.zeros((2, 256), np.float32)), "draft must be (1, 256)"),
         ({}, _arrays(draft=np.full_like(_ONE, np.nan)), "draft of the stage before"),
+        ({}, _arrays(draft=np.full_like(_ONE, np.inf)), "draft of the stage before"),
         ({"fill": "written"}, _arrays(), "draft"),
         ({"fill": "expected"}, _arrays(), "guess"),
         ({}, _arrays(state=np.zeros((2, 3), np.float32)), "3 wide"),
