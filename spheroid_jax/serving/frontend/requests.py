@@ -170,6 +170,9 @@ class _Text:
         for link in route:
             link.texts -= 1
         self._route = None
+        if self._pending is None and not all(link.connected for link in route):
+            # Its stage may not have noticed, and keep the slot for us to come back.
+            self._pending = Key(self._request, self._number, attempt)
         if self._pending is not None:
             seconds = self._settings.sweep + 1.0
             self._stages.trips.abandon(self._pending, seconds, tell)

@@ -12,6 +12,8 @@ import pytest
 from spheroid_jax.serving.frontend.asked import generate
 from spheroid_jax.serving.frontend.fields import GenerateRequest
 from spheroid_jax.serving.frontend.jobs import Piece
+from spheroid_jax.serving.frontend.link import StageLink
+from spheroid_jax.serving.frontend.requests import Emit
 from spheroid_jax.serving.methods import Method
 from spheroid_jax.serving.wire.messages import FailureKind
 from tests.serving.frontend.fakes import QUICK, House, house, written
@@ -263,36 +265,65 @@ def test_a_sweep_that_vanishes_is_sent_again_after_its_time() -> None:
     asyncio.run(main())
 
 
+async def write(it: House, emit: Emit) -> None:
+    """The text of ``body(3)``, straight from the writer."""
+    asked = GenerateRequest(prompt="p3", seed=3, length=24)
+    (job,) = generate(asked, QUICK, Method()).jobs
+    front, now = it.frontend, asyncio.get_running_loop().time()
+    (ticket,) = front.admission.enter(1)
+    assert front.stages.model is not None
+    await front.writer.write(job, front.stages.model, ticket, now + 10.0, emit)
+
+
+async def lose(it: House, link: StageLink) -> None:
+    """Loses a connection, and returns before there is another."""
+    assert link._wire is not None
+    link._wire._stream.cut()
+    await it.until(lambda: link.state == "down")
+
+
 def test_a_connection_that_is_lost_between_two_sweeps_costs_no_time() -> None:
     """No result would come on it: the sweep isn't sent and waited for in vain."""
 
     async def main() -> None:
         async with house((1, 1)) as it:
-            front = it.frontend
-            assert front.stages.model is not None
-            link = front.stages.links[1]
             pieces: list[bytes] = []
 
             async def emit(piece: Piece) -> None:
                 pieces.append(piece.data)
                 if len(pieces) == 2:
-                    assert link._wire is not None
-                    link._wire._stream.cut()
-                    await it.until(lambda: link.state == "down")
+                    await lose(it, it.frontend.stages.links[1])
 
-            (job,) = generate(
-                GenerateRequest(prompt="p3", seed=3, length=24), QUICK, Method()
-            ).jobs
-            (ticket,) = front.admission.enter(1)
             time = asyncio.get_running_loop().time
             began = time()
-            await front.writer.write(
-                job, front.stages.model, ticket, began + 10.0, emit
-            )
+            await write(it, emit)
             assert time() - began < QUICK.sweep
             assert b"".join(pieces) == written(3, b"p3", 24)
             assert retries(it, "late") == 0
             assert retries(it, "gone") == 1
+            await it.until(it.idle)
+
+    asyncio.run(main())
+
+
+def test_a_stage_hears_of_the_end_of_a_text_once_it_is_there_again() -> None:
+    """It may not have noticed that it was gone, and would keep the slot."""
+
+    async def main() -> None:
+        async with house((1, 1)) as it:
+            lost, stage = asyncio.Event(), it.stages[1]
+
+            async def emit(piece: Piece) -> None:
+                await lose(it, it.frontend.stages.links[1])
+                lost.set()
+                await asyncio.sleep(60)
+
+            text = asyncio.create_task(write(it, emit))
+            await lost.wait()
+            text.cancel()
+            await asyncio.wait([text])
+            assert not stage.closed
+            await it.until(lambda: len(stage.closed) == 1)
             await it.until(it.idle)
 
     asyncio.run(main())
