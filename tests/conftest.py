@@ -10,7 +10,7 @@ from pathlib import Path
 _DEVICES = "--xla_force_host_platform_device_count"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
-# Tests compile much and compute little: what LLVM's optimizer takes it never gives back.
+# Tests compile much and compute little: LLVM's optimizer takes more than it gives.
 _QUICK = "--xla_backend_optimization_level"
 
 for _flag, _setting in ((_DEVICES, 8), (_QUICK, 0)):
