@@ -381,6 +381,30 @@ def test_a_client_that_goes_away_frees_its_slots() -> None:
     asyncio.run(main())
 
 
+def test_a_client_that_hangs_up_within_its_request_leaves_nothing() -> None:
+    async def main() -> None:
+        async with house() as it:
+            server = it.running._runner.server
+            assert server is not None
+            head = (
+                b"POST /v1/generate HTTP/1.1\r\nHost: x\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            )
+            for sent in (head, head[:40]):
+                _, writer = await asyncio.open_connection("127.0.0.1", it.running.port)
+                writer.write(sent)
+                await it.until(lambda: len(server.connections) == 1)
+                await asyncio.sleep(0.05)
+                writer.transport.abort()
+                await it.until(lambda: not server.connections)
+            assert it.idle()
+            assert all(stage.sweeps == 0 for stage in it.stages)
+            ((status, answer),) = await ask_all(it, [body(3)])
+            assert (status, right(body(3), answer)) == (200, True)
+
+    asyncio.run(main())
+
+
 def test_a_client_that_reads_nothing_is_cut() -> None:
     async def main() -> None:
         settings = dataclasses.replace(
