@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from aiohttp import hdrs, web
+from yarl import URL
 
 from spheroid_jax.serving.frontend import errors
 from spheroid_jax.serving.frontend.errors import ApiError
 from spheroid_jax.serving.frontend.metrics import Metrics
 from spheroid_jax.transport.http.bodies import Body
+from spheroid_jax.transport.http.tls import is_loopback
 from spheroid_jax.transport.ledger import LedgerError
 from spheroid_jax.transport.protocol import ProtocolError
 
@@ -42,7 +44,9 @@ def front(metrics: Metrics, name_of: NameOf | None) -> Any:
         outcome = "cancelled"
         try:
             try:
-                if counted and name_of is not None:
+                if name_of is None:
+                    _check_host(request)
+                elif counted:
                     _check_token(request, name_of)
                 response = await handler(request)
             except ApiError as error:
@@ -123,6 +127,22 @@ def _is_api(request: web.Request) -> bool:
     resource = request.match_info.route.resource
     path = resource.canonical if resource is not None else request.path
     return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+def _check_host(request: web.Request) -> None:
+    """Keeps out pages whose site has its name point here (DNS rebinding)."""
+    named = request.headers.get(hdrs.HOST, "localhost")
+    try:
+        host = URL(f"http://{named}").host or ""
+    except ValueError:
+        host = ""
+    if not is_loopback(host):
+        raise ApiError(
+            "this front end serves its own machine only: ask it by localhost, or have "
+            "it started with --clients",
+            status=403,
+            code="wrong_host",
+        )
 
 
 def _check_token(request: web.Request, name_of: NameOf) -> None:

@@ -81,6 +81,31 @@ def test_openai_client_writes_lists_and_streams() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("127.0.0.1:8471", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example:8471", 403),
+        ("", 403),
+    ],
+)
+def test_a_page_whose_name_points_here_is_kept_out(host: str, status: int) -> None:
+    async def main() -> None:
+        async with house() as it, aiohttp.ClientSession() as session:
+            asked = session.post(
+                f"{it.url}/v1/completions",
+                json={"prompt": "a", "max_tokens": 1},
+                headers={"Host": host},
+            )
+            async with asked as answer:
+                assert answer.status == status
+
+    asyncio.run(main())
+
+
 def test_openai_client_raises_its_typed_errors() -> None:
     async def main() -> None:
         names = {"spheroid_" + "k" * 20: "anne"}
