@@ -144,7 +144,7 @@ class Farm:
             time.sleep(0.05)
         return f"http://{_HOST}:{port}"
 
-    def one_way(self, address: str, count: int = 9) -> float:
+    def one_way(self, address: str, count: int = 31) -> float:
         """Seconds to a stage and half of the way back: a link's and the sockets'."""
         token = read_token(self.token)
         return asyncio.run(_one_way(address, Credentials(token), count))
