@@ -31,6 +31,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -437,4 +438,6 @@ def _shape(text: str, places: int) -> Shape:
 
 
 if __name__ == "__main__":
+    # Told to end, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(sys.argv[1:]))
