@@ -32,7 +32,8 @@ class Reader:
         self.manifest = manifests.read(step)
         found = self.manifest["format"]
         if found not in formats:
-            known = " and ".join(map(str, sorted(formats)))
+            *first, last = map(str, sorted(formats))
+            known = f"{', '.join(first)} and {last}" if first else last
             raise CheckpointError(
                 f"{name} has format {found}, this version reads formats {known}; use "
                 "the version that wrote it, or another directory"

@@ -177,8 +177,8 @@ def test_another_format_is_refused(
     with open_(tmp_path) as store:
         store.save(1, {"x": jnp.ones(1)}, {})
     monkeypatch.undo()
-    assert FORMAT_VERSION == 3
-    expected = "format 99.*reads formats 2 and 3;"
+    assert FORMAT_VERSION == 4
+    expected = "format 99.*reads formats 2, 3 and 4;"
     with open_(tmp_path) as store, pytest.raises(CheckpointError, match=expected):
         store.restore({"x": jnp.ones(1)})
 

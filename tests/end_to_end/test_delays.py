@@ -27,7 +27,11 @@ def command(workdir: Path, *extra: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    return {
+        **os.environ,
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "JAX_PLATFORMS": "cpu",
+    }
 
 
 def start(workdir: Path, *extra: str) -> subprocess.Popen[str]:

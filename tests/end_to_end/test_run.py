@@ -51,7 +51,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
 
 

@@ -169,7 +169,7 @@ class _Process:
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "XLA_FLAGS": ""},
+                env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
             )
 
     def said(self, pattern: str, seconds: float = 120.0) -> re.Match[str]:

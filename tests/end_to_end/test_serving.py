@@ -85,7 +85,11 @@ class Process:
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "XLA_FLAGS": "", "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+                    "PYTHONUNBUFFERED": "1",
+                },
             )
 
     def port(self, seconds: float = 300.0) -> int:
@@ -236,6 +240,21 @@ def test_openai_client_gets_what_generate_writes(house: House, served: Served) -
             client.completions.create(model="b3_l4", prompt="a", max_tokens=10**6)
     status, models = house.get("/v1/models")
     assert (status, models["data"][0]["places"]) == (200, PLACES)
+
+
+def test_the_example_of_the_documentation_runs(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "serving.md").read_text()
+    (code,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    there = code.replace("http://127.0.0.1:8471", house.url)
+    # Fewer bytes, and drafts need programs that aren't compiled here.
+    there = there.replace("max_tokens=64", "max_tokens=8").replace(
+        "speculative=16", "token"
+    )
+    exec(compile(there, "docs/serving.md", "exec"), {})
+    assert capsys.readouterr().out.endswith("\n")
+    assert "127.0.0.1:8471" not in there
 
 
 @pytest.mark.slow
