@@ -148,9 +148,11 @@ class Snapshots:
         self.armed = round_ == 1
 
     def take(self, label: str) -> None:
-        if not self.armed or not self._lock.acquire(blocking=False):
+        if not self.armed:
             return
-        try:
+        # Who else is about to change the disk waits: a kill would not let a later step
+        # be there without one before it.
+        with self._lock:
             round_ = self.run.coordinator.board.round
             known = frozenset(self.acknowledged)
             target = self.where / str(len(self.taken))
@@ -163,8 +165,6 @@ class Snapshots:
                         self.taken.append(Snap(label, target, round_, known))
                     return
                 shutil.rmtree(target, ignore_errors=True)  # another thread is at it
-        finally:
-            self._lock.release()
 
     def around(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         original = getattr(owner, name)
