@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import hdrs, web
 from yarl import URL
@@ -14,6 +13,7 @@ from spheroid_jax.serving.frontend import errors
 from spheroid_jax.serving.frontend.errors import ApiError
 from spheroid_jax.serving.frontend.metrics import Metrics
 from spheroid_jax.transport.http.bodies import Body
+from spheroid_jax.transport.http.requests import bearer, is_under, shown
 from spheroid_jax.transport.http.tls import is_loopback
 from spheroid_jax.transport.ledger import LedgerError
 from spheroid_jax.transport.protocol import ProtocolError
@@ -21,12 +21,10 @@ from spheroid_jax.transport.protocol import ProtocolError
 log = logging.getLogger(__name__)
 PREFIX = "/v1"
 OUTCOME = web.RequestKey("outcome", str)  # where the status doesn't tell it
-_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]{1,512}=*)", re.IGNORECASE | re.ASCII)
 _OUTCOMES = {401: "unauthorized", 429: "busy", 503: "unavailable", 504: "timeout"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 NameOf = Callable[[str], str | None]
-_Result = TypeVar("_Result")
 
 
 def front(metrics: Metrics, name_of: NameOf | None) -> Any:
@@ -40,7 +38,7 @@ def front(metrics: Metrics, name_of: NameOf | None) -> Any:
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
         began, said = time.monotonic(), "gone"
-        counted = _is_api(request)
+        counted = is_under(request, PREFIX)
         outcome = "cancelled"
         try:
             try:
@@ -58,7 +56,7 @@ def front(metrics: Metrics, name_of: NameOf | None) -> Any:
             except (ConnectionError, asyncio.CancelledError):
                 raise  # nobody is there to be told
             except Exception:
-                log.exception("%s %s failed", request.method, _shown(request))
+                log.exception("%s %s failed", request.method, shown(request))
                 broken = ApiError("internal error", status=500, code="internal")
                 response = errors.answer(broken, close=True)
             said = str(response.status)
@@ -67,7 +65,7 @@ def front(metrics: Metrics, name_of: NameOf | None) -> Any:
         finally:
             if counted:
                 metrics.requests.labels(request.get(OUTCOME, outcome)).inc()
-            path, seconds = _shown(request), time.monotonic() - began
+            path, seconds = shown(request), time.monotonic() - began
             log.debug("%s %s %s %.3fs", request.method, path, said, seconds)
 
     return around
@@ -100,35 +98,6 @@ async def json_body(request: web.Request, most: int, seconds: float) -> bytes:
     return await Body(request, most, until).whole()
 
 
-async def while_there(
-    request: web.Request, answer: Coroutine[Any, Any, _Result]
-) -> _Result:
-    """Works on an answer as long as there is somebody to get it.
-
-    Raises:
-      ConnectionResetError: the client hung up; the work was cancelled, and has ended.
-    """
-    gone: asyncio.Future[None] | None = getattr(request.protocol, "gone", None)
-    task = asyncio.ensure_future(answer)
-    try:
-        either: set[asyncio.Future[Any]] = {task} if gone is None else {task, gone}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ConnectionResetError("the client is gone")
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-
-
-def _is_api(request: web.Request) -> bool:
-    """By the route that was found, so that no spelling of a path gets around it."""
-    resource = request.match_info.route.resource
-    path = resource.canonical if resource is not None else request.path
-    return path == PREFIX or path.startswith(f"{PREFIX}/")
-
-
 def _check_host(request: web.Request) -> None:
     """Keeps out pages whose site has its name point here (DNS rebinding)."""
     named = request.headers.get(hdrs.HOST, "localhost")
@@ -146,10 +115,9 @@ def _check_host(request: web.Request) -> None:
 
 
 def _check_token(request: web.Request, name_of: NameOf) -> None:
-    given = request.headers.getall(hdrs.AUTHORIZATION, [])
-    found = _BEARER.fullmatch(given[0].strip()) if len(given) == 1 else None
+    token = bearer(request)
     try:
-        name = name_of(found[1]) if found else None
+        name = None if token is None else name_of(token)
     except LedgerError as error:
         log.error("tokens can't be read: %s", error)
         raise ApiError(
@@ -165,7 +133,3 @@ def _check_token(request: web.Request, name_of: NameOf) -> None:
             status=401,
             code="invalid_api_key",
         )
-
-
-def _shown(request: web.Request) -> str:
-    return ascii(request.path)[1:-1][:200]

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -15,6 +15,7 @@ from spheroid_jax.serving.frontend.assembly import Frontend
 from spheroid_jax.serving.frontend.errors import ApiError, body_of
 from spheroid_jax.serving.frontend.fields import (
     CompletionRequest,
+    Decoding,
     GenerateRequest,
     read,
 )
@@ -24,17 +25,19 @@ from spheroid_jax.serving.frontend.front import (
     front,
     json_body,
     outcome_of,
-    while_there,
 )
 from spheroid_jax.serving.frontend.jobs import Figures, Piece, merged
 from spheroid_jax.serving.frontend.metrics import CONTENT_TYPE
 from spheroid_jax.serving.frontend.model import Model
 from spheroid_jax.serving.frontend.requests import unavailable
+from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.frontend.texts import Texts
 from spheroid_jax.serving.methods import Method
 from spheroid_jax.transport.http.limits import Limits
+from spheroid_jax.transport.http.requests import expect_later, sign, while_there
 from spheroid_jax.transport.http.server import LIMITS
 
+_Fields = TypeVar("_Fields", bound=Decoding)
 _DONE = b"data: [DONE]\n\n"
 _SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _STREAM = {
@@ -81,8 +84,8 @@ def make_app(
         ("GET", "/healthz", api.healthz),
         ("GET", "/metrics", api.metrics),
     ):
-        app.router.add_route(method, path, handler, expect_handler=_expect)
-    app.on_response_prepare.append(_sign)
+        app.router.add_route(method, path, handler, expect_handler=expect_later)
+    app.on_response_prepare.append(sign)
     return app
 
 
@@ -94,31 +97,13 @@ class Api:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
-        body = await self._body(request)
-        asked = completion(
-            read(body, CompletionRequest), self._frontend.settings, self._usual()
+        return await self._respond(
+            request, CompletionRequest, completion, openai.Completion
         )
-
-        async def run() -> web.StreamResponse:
-            model = await self._ready(asked)
-            return await self._write(
-                request, asked, model, openai.Completion(asked, model)
-            )
-
-        return await while_there(request, run())
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/generate."""
-        body = await self._body(request)
-        asked = generate(
-            read(body, GenerateRequest), self._frontend.settings, self._usual()
-        )
-
-        async def run() -> web.StreamResponse:
-            model = await self._ready(asked)
-            return await self._write(request, asked, model, plain.Text(asked, model))
-
-        return await while_there(request, run())
+        return await self._respond(request, GenerateRequest, generate, plain.Text)
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""
@@ -164,9 +149,23 @@ class Api:
         drafts = model is not None and model.kind == "blocktrain" and model.count > 1
         return Method("speculative", 16) if drafts else Method()
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _respond(
+        self,
+        request: web.Request,
+        fields: type[_Fields],
+        understand: Callable[[_Fields, Settings, Method], Asked],
+        form: Callable[[Asked, Model], Answer],
+    ) -> web.StreamResponse:
+        """Reads a request's fields, and answers in the form that belongs to them."""
         settings = self._frontend.settings
-        return await json_body(request, settings.body, self._limits.message_seconds)
+        body = await json_body(request, settings.body, self._limits.message_seconds)
+        asked = understand(read(body, fields), settings, self._usual())
+
+        async def run() -> web.StreamResponse:
+            model = await self._ready(asked)
+            return await self._write(request, asked, model, form(asked, model))
+
+        return await while_there(request, run())
 
     async def _ready(self, asked: Asked) -> Model:
         """The model, once one is known; whether it is the one that was asked for."""
@@ -297,11 +296,3 @@ def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
         content_type="application/json",
         headers=_SAFE,
     )
-
-
-async def _expect(request: web.Request) -> None:
-    """``Expect`` waits: the body is asked for by who reads it, once it is wanted."""
-
-
-async def _sign(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = "spheroid_jax"

@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
@@ -14,6 +12,7 @@ from spheroid_jax.transport.http.bodies import Body, read_message
 from spheroid_jax.transport.http.downloads import send_file
 from spheroid_jax.transport.http.limits import Gate, Limits, Pace
 from spheroid_jax.transport.http.parts import OFFSET
+from spheroid_jax.transport.http.requests import expect_later, while_there
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.protocol import ProtocolError
 
@@ -21,7 +20,6 @@ WORKER = web.RequestKey("worker", str)  # who asks; set once the token is checke
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,16}", re.ASCII)
 _FILES = {"index": "index.0.json", "data": "data.0", "step": "step.0"}
-_Result = TypeVar("_Result")
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -54,10 +52,10 @@ class Routes:
             ("POST", f"{upload}/commit", self.commit),
         ):
             app.router.add_route(
-                method, protocol.PREFIX + path, handler, expect_handler=_expect
+                method, protocol.PREFIX + path, handler, expect_handler=expect_later
             )
         others = rf"/v{{version:(?!{protocol.VERSION}/)[0-9]+}}/{{rest:.*}}"
-        app.router.add_route("*", others, self.other, expect_handler=_expect)
+        app.router.add_route("*", others, self.other, expect_handler=expect_later)
 
     async def other(self, request: web.Request) -> web.Response:
         """Any request of a peer that speaks another version."""
@@ -78,7 +76,7 @@ class Routes:
         """POST /v2/work; ends early when the worker hangs up."""
         message = await self._read(request, protocol.WorkRequest)
         answer = self._coordinator.work(request[WORKER], message)
-        return _json(await _while_there(request, answer))
+        return _json(await while_there(request, answer))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         """POST /v2/heartbeat."""
@@ -171,26 +169,6 @@ class Routes:
         body = await read_message(request, self._limits)
         self._coordinator.add_bytes(request[WORKER], up=len(body))
         return protocol.decode(body, kind)
-
-
-async def _expect(request: web.Request) -> None:
-    """``Expect`` waits: the body is asked for by who reads it, once it is wanted."""
-
-
-async def _while_there(
-    request: web.Request, answer: Coroutine[Any, Any, _Result]
-) -> _Result:
-    """Waits for an answer as long as there is somebody to get it."""
-    gone: asyncio.Future[None] | None = getattr(request.protocol, "gone", None)
-    task = asyncio.ensure_future(answer)
-    try:
-        either: set[asyncio.Future[Any]] = {task} if gone is None else {task, gone}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ConnectionResetError("the peer is gone")
-        return task.result()
-    finally:
-        task.cancel()
 
 
 def _json(message: msgspec.Struct) -> web.Response:

@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
@@ -18,13 +17,13 @@ from spheroid_jax.transport.http.bodies import LAST
 from spheroid_jax.transport.http.connections import Connection, Refused
 from spheroid_jax.transport.http.limits import Gate, Limits
 from spheroid_jax.transport.http.problems import plain, problem
+from spheroid_jax.transport.http.requests import bearer, is_under, shown, sign
 from spheroid_jax.transport.http.routes import WORKER, Routes
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.protocol import ProtocolError
 
 log = logging.getLogger(__name__)
 LIMITS = web.AppKey("limits", Limits)
-_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]{1,512}=*)", re.IGNORECASE | re.ASCII)
 _SWEEP = 60.0  # seconds between looks for parts that don't grow
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -49,7 +48,7 @@ def make_app(
     Routes(coordinator, uploads, limits).add_to(app)
     for add in extra:
         add(app)
-    app.on_response_prepare.append(_sign)
+    app.on_response_prepare.append(sign)
 
     async def sweep(app: web.Application) -> AsyncIterator[None]:
         async def forever() -> None:
@@ -82,7 +81,7 @@ class _Front:
         started = time.monotonic()
         who, response = "-", None
         try:
-            if not _needs_token(request):
+            if not is_under(request, protocol.PREFIX):
                 response = await _answer(request, handler)
             else:
                 who = self._worker(request)
@@ -99,7 +98,7 @@ class _Front:
                 response.force_close()
             if log.isEnabledFor(logging.DEBUG):
                 status = response.status if response is not None else "gone"
-                path = _shown(request)
+                path = shown(request)
                 seconds = time.monotonic() - started
                 log.debug(
                     "%s %s %s %s %.3fs", who, request.method, path, status, seconds
@@ -107,9 +106,8 @@ class _Front:
         return response
 
     def _worker(self, request: web.Request) -> str:
-        given = request.headers.getall(hdrs.AUTHORIZATION, [])
-        found = _BEARER.fullmatch(given[0].strip()) if len(given) == 1 else None
-        worker = self._coordinator.worker_of(found[1]) if found else None
+        token = bearer(request)
+        worker = None if token is None else self._coordinator.worker_of(token)
         if worker is None:
             raise ProtocolError(
                 "this needs a token ('Authorization: Bearer TOKEN') that the "
@@ -118,13 +116,6 @@ class _Front:
                 code="unauthorized",
             )
         return worker
-
-
-def _needs_token(request: web.Request) -> bool:
-    """By the route that was found, so that no spelling of a path gets around it."""
-    resource = request.match_info.route.resource
-    path = resource.canonical if resource is not None else request.path
-    return path == protocol.PREFIX or path.startswith(f"{protocol.PREFIX}/")
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -138,19 +129,10 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ConnectionError:
         raise  # nobody is there to be told
     except Exception:
-        log.exception("%s %s failed", request.method, _shown(request))
+        log.exception("%s %s failed", request.method, shown(request))
         return problem(
             ProtocolError("internal error", status=500, code="internal"), close=True
         )
-
-
-def _shown(request: web.Request) -> str:
-    return ascii(request.path)[1:-1][:200]
-
-
-async def _sign(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers[hdrs.SERVER] = "spheroid_jax"
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
 
 
 class Running:
