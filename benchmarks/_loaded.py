@@ -21,7 +21,7 @@ from spheroid_jax.checkpoints.leaves import named
 from spheroid_jax.commandline import configured
 from spheroid_jax.runs.exchange import setup
 from spheroid_jax.transport.ledger import Ledger
-from spheroid_jax.transport.tokens import mint
+from spheroid_jax.transport.tokens import LEDGER, mint
 from spheroid_jax.transport.updates import Encoding, write_update
 
 BLOCKS = 4
@@ -190,7 +190,7 @@ def make_tokens(workdir: Path, count: int) -> dict[str, str]:
     """A token for each worker."""
     tokens = {}
     (workdir / "exchange").mkdir(parents=True)
-    with Ledger.open(workdir / "exchange" / "ledger.db") as ledger:
+    with Ledger.open(workdir / LEDGER) as ledger:
         for number in range(count):
             tokens[f"light{number:03}"], digest = mint()
             ledger.add_token(f"light{number:03}", digest)

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks._serving_hosts import BLOCKS, METHODS
 from spheroid_jax.models.interface import VOCABULARY
 from spheroid_jax.serving.host.engine import Engine, Work
-from spheroid_jax.serving.loading import load_stage
+from spheroid_jax.serving.loading import load_model
 from spheroid_jax.serving.planner import Host, ModelSize
 
 # Seconds between two steps: a stage waits for the network as long, and then finds its
@@ -31,13 +31,13 @@ class Point(NamedTuple):
 
 def engines(checkpoint: Path, kind: str) -> list[Engine]:
     """The stages of a run's model, in this process."""
-    found = []
-    for index in range(BLOCKS):
-        count = BLOCKS if kind == "autoregressive" else None
-        path = checkpoint / "checkpoints" / METHODS[kind]
-        stage, params, _ = load_stage(path, index=index, count=count)
-        found.append(Engine(stage, params, slots=8, max_batch=1))
-    return found
+    count = BLOCKS if kind == "autoregressive" else None
+    path = checkpoint / "checkpoints" / METHODS[kind]
+    stages, parts, _ = load_model(path, count=count)
+    return [
+        Engine(stage, params, slots=8, max_batch=1)
+        for stage, params in zip(stages, parts, strict=True)
+    ]
 
 
 def step_points(

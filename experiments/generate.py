@@ -20,7 +20,8 @@ from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.runs.exchange.frame import keep_compiled
 from spheroid_jax.serving.errors import ServingError
-from spheroid_jax.serving.generate import Generated, generate, load_model
+from spheroid_jax.serving.generate import Generated, generate
+from spheroid_jax.serving.loading import load_model
 from spheroid_jax.serving.methods import ANSWERS, FILLS, Method
 
 

@@ -18,9 +18,7 @@ from typing import NoReturn
 
 from spheroid_jax.transport.ledger import Ledger, LedgerError
 from spheroid_jax.transport.protocol import NAME
-from spheroid_jax.transport.tokens import mint
-
-LEDGER = Path("exchange", "ledger.db")
+from spheroid_jax.transport.tokens import LEDGER, mint
 
 
 class _Mistake(Exception):

@@ -7,7 +7,6 @@ what every exact method writes anywhere, for the same seed.
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,8 +15,8 @@ import numpy as np
 from spheroid_jax.models.cached import Cache
 from spheroid_jax.serving.decoding import Decoder, Sweep
 from spheroid_jax.serving.errors import ServingError
-from spheroid_jax.serving.loading import Facts, load_stage
 from spheroid_jax.serving.methods import Method, Sampling, check_answer
+from spheroid_jax.serving.packing import Row, bucket, pack
 from spheroid_jax.serving.rows import Drawn, Passed, Rows
 from spheroid_jax.serving.stages import AUTOREGRESSIVE, Stage
 
@@ -121,28 +120,6 @@ def generate(
     )
 
 
-def load_model(
-    path: Path | str, *, round_: int | None = None
-) -> tuple[Stages, tuple[Params, ...], Facts]:
-    """All stages of a checkpoint, their parameters, and what they are of.
-
-    Args:
-      path: as of ``load_stage``.
-      round_: rounds completed; None for the newest checkpoint.
-
-    Raises:
-      ServingError: it can't be loaded; one line.
-    """
-    stage, part, facts = load_stage(path, index=0, round_=round_)
-    stages, parts = [stage], [part]
-    for index in range(1, stage.count):
-        # A run that still trains may have a newer one by now.
-        stage, part, _ = load_stage(path, index=index, round_=facts.round)
-        stages.append(stage)
-        parts.append(part)
-    return tuple(stages), tuple(parts), facts
-
-
 def split(stages: Stages, params: Params) -> tuple[Params, ...]:
     """The stages' parts of a whole model's parameters."""
     return tuple(stage.part(params) for stage in stages)
@@ -191,18 +168,6 @@ def check_model(stages: Stages, method: Method, answer: str) -> None:
             )
 
 
-def bucket(size: int, base: int, most: int) -> int:
-    """The least power of ``base`` that is at least ``size``, or ``most``.
-
-    >>> [bucket(size, 2, 24) for size in (1, 3, 8, 17)]
-    [1, 4, 8, 24]
-    """
-    power = 1
-    while power < size:
-        power *= base
-    return min(power, most)
-
-
 @functools.partial(
     jax.jit, static_argnames=("stages", "fill", "answer"), donate_argnames=("caches",)
 )
@@ -234,13 +199,13 @@ def _write(
     batch: int,
 ) -> None:
     """Drives decoders, each in the slot of its number, until all are done."""
-    slots = bucket(len(decoders), _ROWS, batch)
+    slots = bucket(len(decoders), batch, _ROWS)
     caches = tuple(stage.init_cache(slots) for stage in stages)
     while turn := _turn(decoders):
         fill = _fill(turn.values())
         rows = pack(
-            [(slot, s, decoders[slot].sampling) for slot, s in turn.items()],
-            bucket(len(turn), _ROWS, slots),
+            [_row(slot, s, decoders[slot].sampling) for slot, s in turn.items()],
+            bucket(len(turn), slots, _ROWS),
             _positions(max(s.count for s in turn.values()), stages[0].places),
         )
         caches, drawn = sweep(stages, parts, caches, rows, fill=fill, answer=answer)
@@ -249,7 +214,7 @@ def _write(
 
 def _positions(count: int, places: int) -> int:
     """Up to four cost about as much as two, and are one shape less."""
-    return bucket(count if count == 1 else max(count, 4), 2, places)
+    return bucket(count if count == 1 else min(max(count, 4), places), places)
 
 
 def _turn(decoders: list[Decoder]) -> dict[int, Sweep]:
@@ -274,29 +239,18 @@ def _fill(sweeps: Iterable[Sweep]) -> str:
     return next((s.fill for s in sweeps if s.count > s.known), "given")
 
 
-def pack(items: Sequence[tuple[int, Sweep, Sampling]], count: int, size: int) -> Rows:
-    """Rows of a batch: (slot, sweep, sampling), padded to ``count`` and ``size``."""
-    padding = count - len(items)
-
-    def column(values: list[Any], dtype: Any, pad: Any = 0) -> Any:
-        return np.array(values + [pad] * padding, dtype)
-
-    text: Any = np.zeros((count, size), np.int32)
-    for row, (_, s, _) in enumerate(items):
-        text[row, : len(s.bytes)] = np.frombuffer(s.bytes, np.uint8)
-    asked = [s for _, s, _ in items]
-    sampling = [sampling for *_, sampling in items]
-    return Rows(
-        slot=column([slot for slot, *_ in items], np.int32, -1),
-        start=column([s.start for s in asked], np.int32),
-        index=column([s.index for s in asked], np.int32),
-        known=column([s.known for s in asked], np.int32, 1),
-        count=column([s.count for s in asked], np.int32),
-        bytes=text,
-        seed=column([s.seed for s in sampling], np.uint32),
-        temperature=column([s.temperature for s in sampling], np.float32, 1),
-        top_k=column([s.top_k for s in sampling], np.int32),
-        top_p=column([s.top_p for s in sampling], np.float32, 1),
+def _row(slot: int, s: Sweep, sampling: Sampling) -> Row:
+    return Row(
+        slot,
+        s.start,
+        s.index,
+        s.known,
+        s.count,
+        np.frombuffer(s.bytes, np.uint8),
+        sampling.seed,
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
     )
 
 

@@ -103,6 +103,23 @@ def load_stage(
     raise AssertionError  # the last attempt has returned or raised
 
 
+def load_model(
+    path: Path | str, *, count: int | None = None, round_: int | None = None
+) -> tuple[tuple[Stage, ...], tuple[Params, ...], Facts]:
+    """All stages of a checkpoint, their parameters, and what they are of.
+
+    Arguments and errors of :func:`load_stage`.
+    """
+    stage, part, facts = load_stage(path, index=0, count=count, round_=round_)
+    stages, parts = [stage], [part]
+    for index in range(1, stage.count):
+        # A run that still trains may have a newer one by now.
+        stage, part, _ = load_stage(path, index=index, count=count, round_=facts.round)
+        stages.append(stage)
+        parts.append(part)
+    return tuple(stages), tuple(parts), facts
+
+
 def open_run(path: Path | str) -> Run:
     """Finds a method's checkpoints and the configuration they are of.
 

@@ -11,9 +11,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from spheroid_jax.transport.ledger import Ledger, TokenRow
 
+# Of a run's directory: where its tokens are kept.
+LEDGER = Path("exchange", "ledger.db")
 # By which a token that leaked into a log or a repository is recognised.
 PREFIX = "spheroid_"
 # Seconds for which a revocation by another process may go unseen.

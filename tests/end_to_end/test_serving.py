@@ -19,32 +19,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import openai
 import pytest
 
-from spheroid_jax.checkpoints import Checkpoints
-from spheroid_jax.commandline import configured
-from spheroid_jax.runs.methods import build_method
-from spheroid_jax.runs.settings import training_identity
-from spheroid_jax.runs.workdir import open_workdir
 from spheroid_jax.serving.generate import generate
-from spheroid_jax.serving.loading import open_run, stage_of
+from spheroid_jax.serving.loading import load_model
 from spheroid_jax.transport.tokens import mint
+from tests.serving.untrained import save_run
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = 3
 PLACES = 32
 PROMPT = b"It was the best"
 LENGTH = 24  # longer than what fits: two segments
-FIELDS = {
-    "model.blocks": BLOCKS,
-    "model.layers": 1,
-    "model.width": 16,
-    "model.heads": 2,
-    "data.corpus": "embedded",
-    "data.seq_len": PLACES,
-}
+FIELDS = f"model.blocks={BLOCKS} data.seq_len={PLACES}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,18 +45,9 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    run = tmp_path_factory.mktemp("served") / "run"
-    changes = [f"--config.{name}={value}" for name, value in FIELDS.items()]
-    config = configured("configs/b3_l4.py:quick", changes)
-    open_workdir(run, config, False)
-    method = build_method(config, "blocktrain")
-    params = jax.jit(method.init)(jax.random.key(0))
-    identity = {"method": "blocktrain", **training_identity(config)}
-    where = run / "checkpoints" / "blocktrain"
-    with Checkpoints(where, keep=1, identity=identity, wait=True) as checkpoints:
-        checkpoints.save(1, {"params": params}, {})
-    one = open_run(run)
-    stages = tuple(stage_of(one, index=i) for i in range(BLOCKS))
+    folder = tmp_path_factory.mktemp("served") / "run"
+    run = save_run(folder, "blocktrain", fields=FIELDS)
+    stages, params, _ = load_model(run)
     # Row i of a batch has seed + i.
     made = generate(stages, params, [PROMPT] * 8, LENGTH, "token", seed=0)
     return Served(run, dict(enumerate(made.texts)))

@@ -18,9 +18,10 @@ TINY = (
 )
 
 
-def save_run(workdir: Path, *methods: str, seed: int = 0) -> Path:
+def save_run(workdir: Path, *methods: str, seed: int = 0, fields: str = "") -> Path:
     """Writes a run of no rounds trained, round 1 by name; returns ``workdir``."""
-    config = overrides(load("configs/b3_l4.py:quick"), f"{TINY} seed={seed}")
+    changed = f"{TINY} seed={seed} {fields}"
+    config = overrides(load("configs/b3_l4.py:quick"), changed.strip())
     workdir.mkdir(parents=True)
     (workdir / "config.json").write_text(json.dumps(as_json(config)))
     for name in methods:

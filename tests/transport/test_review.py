@@ -22,6 +22,7 @@ from spheroid_jax.transport.coordinator import Model, Rules, broadcast
 from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.members import Members
 from spheroid_jax.transport.coordinator.model import Arrival
+from spheroid_jax.transport.http.limits import connections_for
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.items.cache import ItemCache
 from spheroid_jax.transport.items.published import Published
@@ -296,7 +297,7 @@ def test_connections_leave_files_to_be_opened(
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda what, to: asked.append(to))
-    assert coordinate._connections() == connections
+    assert connections_for(coordinate._FILES) == connections
     assert [to[0] for to in asked if to[0] != soft] == ([raised] if raised else [])
 
 

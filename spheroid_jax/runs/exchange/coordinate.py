@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import resource
 import signal
 import ssl
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.commandline import Parser, configured
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.reports.log import MetricsLog
+from spheroid_jax.runs.certificate import server_context
 from spheroid_jax.runs.exchange import setup
 from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.opening import corpus_lines
@@ -25,14 +25,15 @@ from spheroid_jax.transport.bucket.coordinator_side import serve_bucket
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.coordinator import Coordinator, Model
 from spheroid_jax.transport.dashboard import add_dashboard
-from spheroid_jax.transport.http.limits import Limits
-from spheroid_jax.transport.http.server import Running, make_app, serve, tls_context
+from spheroid_jax.transport.http.limits import Limits, connections_for
+from spheroid_jax.transport.http.server import Running, make_app, serve
 from spheroid_jax.transport.http.tls import is_loopback
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.lock import Lock
+from spheroid_jax.transport.tokens import LEDGER
 
-_OTHER_FILES = 256  # that may be open besides connections and what they move
+_FILES = 2  # of a connection: the socket, and the file that goes over it
 _NO_DEADLINE = (
     "NOTE: rounds have no deadline: one worker that hangs and still gives signs of "
     "life holds up all others. Set network.deadline, unless all workers are yours"
@@ -125,20 +126,14 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _context(options: argparse.Namespace, host: str) -> ssl.SSLContext | None:
-    if bool(options.certificate) != bool(options.key):
-        raise ConfigError("--certificate and --key go together: give both")
-    if options.certificate:
-        try:
-            return tls_context(Path(options.certificate), Path(options.key))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    if not options.insecure and not is_loopback(host):
+    context = server_context(options)
+    if context is None and not options.insecure and not is_loopback(host):
         raise ConfigError(
             f"--listen={options.listen} is open to other machines, and tokens would "
             "go over the net in clear: add --certificate=PEM --key=PEM, or --insecure "
             "behind a proxy that does TLS"
         )
-    return None
+    return context
 
 
 def coordinate(options: CoordinatorOptions) -> str:
@@ -155,7 +150,7 @@ def coordinate(options: CoordinatorOptions) -> str:
     settings = config.checkpoint
     with (
         Lock(folder / "lock"),
-        Ledger.open(folder / "ledger.db") as ledger,
+        Ledger.open(workdir / LEDGER) as ledger,
         Checkpoints(
             directory,
             keep=settings.keep,
@@ -203,7 +198,7 @@ async def _serve(
         say=say,
     )
     uploads = Uploads(folder / "uploads", int(config.exchange.quota * 2**30))
-    limits = Limits(idle=config.exchange.idle, connections=_connections())
+    limits = Limits(idle=config.exchange.idle, connections=connections_for(_FILES))
     app = make_app(
         coordinator, uploads, limits, [lambda app: add_dashboard(app, coordinator)]
     )
@@ -248,24 +243,6 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         await server.close()
-
-
-def _connections() -> int:
-    """How many there may be, so that files can be opened for all of them, and more.
-
-    Or a stranger who only connects would have checkpoints fail.
-    """
-    most = Limits.connections
-    wanted = 2 * most + _OTHER_FILES  # a socket, and the file that goes over it
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return most
-    if soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-            soft = raised
-    return max(16, min(most, (soft - _OTHER_FILES) // 2))
 
 
 async def _serve_bucket(

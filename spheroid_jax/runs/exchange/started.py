@@ -16,7 +16,7 @@ from spheroid_jax.runs.exchange.processes import start
 from spheroid_jax.runs.exchange.setup import exchange_folder
 from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.shaping import Shape
-from spheroid_jax.transport.tokens import mint
+from spheroid_jax.transport.tokens import LEDGER, mint
 
 COORDINATOR = "coordinator"
 _NOTE = "fleet"  # in the ledger
@@ -82,7 +82,7 @@ def run_processes(
 
 def ledger_of(workdir: Path) -> Path:
     """The coordinator's ledger."""
-    return exchange_folder(workdir) / "ledger.db"
+    return workdir / LEDGER
 
 
 def _run(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> Watched:

@@ -3,19 +3,17 @@
 import argparse
 import asyncio
 import contextlib
-import os
-import resource
-import signal
 import ssl
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.runs.certificate import server_context
 from spheroid_jax.runs.exchange.frame import say
-from spheroid_jax.runs.serving.options import listen_address
+from spheroid_jax.runs.serving.options import ledger_path, listen_address
+from spheroid_jax.runs.serving.stopping import signals
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.frontend.assembly import Frontend, assemble
 from spheroid_jax.serving.frontend.front import NameOf
@@ -27,14 +25,14 @@ from spheroid_jax.serving.wire.connection import Connection, Handler
 from spheroid_jax.serving.wire.dialling import dial, split_address
 from spheroid_jax.serving.wire.messages import WireDtype
 from spheroid_jax.serving.wire.stream import Limits as WireLimits
-from spheroid_jax.transport.http.limits import Limits
-from spheroid_jax.transport.http.server import Running, serve, tls_context
+from spheroid_jax.transport.http.limits import Limits, connections_for
+from spheroid_jax.transport.http.server import Running, serve
 from spheroid_jax.transport.http.tls import client_context, is_loopback, read_token
 from spheroid_jax.transport.ledger import Ledger
-from spheroid_jax.transport.tokens import Tokens
+from spheroid_jax.transport.tokens import LEDGER, Tokens
 
 LISTEN = "127.0.0.1:8471"
-_LEDGER = Path("exchange", "ledger.db")
+STOPS = "stops once what it writes is written"
 
 
 class HttpOptions(NamedTuple):
@@ -170,14 +168,7 @@ def http_options(options: argparse.Namespace) -> HttpOptions:
       ConfigError: they don't go together, or a file can't be read.
     """
     host, port = listen_address(options.listen)
-    if bool(options.certificate) != bool(options.key):
-        raise ConfigError("--certificate and --key go together: give both")
-    context = None
-    if options.certificate:
-        try:
-            context = tls_context(Path(options.certificate), Path(options.key))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+    context = server_context(options)
     near = is_loopback(host)
     if not near and not options.clients:
         raise ConfigError(
@@ -192,11 +183,8 @@ def http_options(options: argparse.Namespace) -> HttpOptions:
             "--insecure behind a proxy that does TLS"
         )
     clients = Path(options.clients) if options.clients else None
-    if clients is not None and not (clients / _LEDGER).exists():
-        raise ConfigError(
-            f"--clients={clients} has no tokens: make some with python -m "
-            f"experiments.tokens --workdir={clients} --add=NAME"
-        )
+    if clients is not None:
+        ledger_path("--clients", clients)  # there is one
     limits = {}
     for name in ("queue", "length", "request", "sweep", "patience"):
         limits[name] = getattr(options, name)
@@ -229,7 +217,7 @@ def serve_frontend(options: FrontendOptions) -> str:
 
 
 async def _serve(options: FrontendOptions) -> None:
-    stopped = signals()
+    stopped = signals(STOPS)
     async with running(options) as (frontend, _):
         await stopped.wait()
         await drain(frontend)
@@ -264,9 +252,9 @@ async def running(
     with contextlib.ExitStack() as stack:
         name_of: NameOf | None = None
         if http.clients is not None:
-            ledger = stack.enter_context(Ledger.open(http.clients / _LEDGER))
+            ledger = stack.enter_context(Ledger.open(http.clients / LEDGER))
             name_of = Tokens(ledger).name_of
-        app = make_app(frontend, Limits(connections=_connections()), name_of)
+        app = make_app(frontend, Limits(connections=connections_for(1)), name_of)
         async with frontend.stages.connected():
             try:
                 server = await serve(app, http.host, http.port, http.context)
@@ -288,39 +276,6 @@ async def drain(frontend: Frontend) -> None:
     until = loop.time() + frontend.settings.drain
     while (admission.inside or admission.waiting) and loop.time() < until:
         await asyncio.sleep(0.02)
-
-
-def signals() -> asyncio.Event:
-    """Set by the first signal; the second one ends the process at once."""
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        if stopped.is_set():
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-            os._exit(130)
-        say("stops once what it writes is written; a second Ctrl-C stops at once")
-        stopped.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    return stopped
-
-
-def _connections() -> int:
-    """Clients' connections at once, so that stages can be dialled besides."""
-    most, others = Limits.connections, 256
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return most
-    if soft < most + others:
-        wanted = most + others
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-            soft = raised
-    return max(16, min(most, soft - others))
 
 
 def _stages(text: str) -> tuple[str, ...]:

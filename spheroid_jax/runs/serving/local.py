@@ -10,18 +10,20 @@ from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.serving.frontend import (
+    STOPS,
     FrontendOptions,
     HttpOptions,
     add_http,
     drain,
     http_options,
     running,
-    signals,
 )
 from spheroid_jax.runs.serving.options import StageOptions
-from spheroid_jax.runs.serving.stage import Loaded, load, start_stage
+from spheroid_jax.runs.serving.stage import Loaded, start_stage
+from spheroid_jax.runs.serving.stopping import signals
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.settings import HostSettings
+from spheroid_jax.serving.loading import load_model
 from spheroid_jax.serving.wire.auth import Credentials
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.tokens import mint
@@ -98,48 +100,42 @@ def serve_local(options: LocalOptions) -> str:
     Raises:
       ConfigError: it can't be served; one line.
     """
-    # Between the parts of this process; nobody else learns it.
-    credentials = Credentials.shared(Token(mint()[0]))
     try:
-        stages = _load(options, credentials)
+        stages, parts, facts = load_model(
+            options.checkpoint, count=options.stages, round_=options.round
+        )
     except ServingError as error:
         raise ConfigError(str(error)) from error
-    asyncio.run(_serve(options, stages, credentials))
+    loaded = [Loaded(*one, facts) for one in zip(stages, parts, strict=True)]
+    asyncio.run(_serve(options, loaded))
     say("has stopped")
     return "finished"
 
 
-def _load(
-    options: LocalOptions, credentials: Credentials
-) -> list[tuple[Loaded, StageOptions]]:
-    stages: list[tuple[Loaded, StageOptions]] = []
-    while not stages or len(stages) < stages[0][0].stage.count:
-        own = StageOptions(
-            stage=len(stages),
-            stages=options.stages,
-            checkpoint=options.checkpoint,
-            # One that a run writes meanwhile must not be mixed in.
-            round=stages[0][0].facts.round if stages else options.round,
-            host=_HOST,
-            port=0,
-            settings=options.settings,
-            credentials=credentials,
-            warm=((1, "given"),),
-        )
-        stages.append((load(own), own))
-    return stages
+def _own(options: LocalOptions, index: int, credentials: Credentials) -> StageOptions:
+    """The options of a stage of this process."""
+    return StageOptions(
+        stage=index,
+        stages=options.stages,
+        checkpoint=options.checkpoint,
+        round=options.round,
+        host=_HOST,
+        port=0,
+        settings=options.settings,
+        credentials=credentials,
+        warm=((1, "given"),),
+    )
 
 
-async def _serve(
-    options: LocalOptions,
-    stages: list[tuple[Loaded, StageOptions]],
-    credentials: Credentials,
-) -> None:
-    stopped = signals()
+async def _serve(options: LocalOptions, loaded: list[Loaded]) -> None:
+    stopped = signals(STOPS)
+    # Between the parts of this process; nobody else learns it.
+    credentials = Credentials.shared(Token(mint()[0]))
     async with contextlib.AsyncExitStack() as stack:
         served = []
-        for loaded, own in stages:
-            stage = await start_stage(loaded, own)
+        for one in loaded:
+            own = _own(options, one.stage.index, credentials)
+            stage = await start_stage(one, own)
             stack.push_async_callback(stage.close)
             served.append(stage)
         addresses = tuple(f"{_HOST}:{stage.port}" for stage in served)
@@ -149,7 +145,7 @@ async def _serve(
         broken: list[asyncio.Future[Any]] = [stage.broken for stage in served]
         ends: list[asyncio.Future[Any]] = [waits, *broken]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for one in broken:
-            if one.done():
-                one.result()
+        for future in broken:
+            if future.done():
+                future.result()
         await drain(frontend)

@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.runs.certificate import server_context
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.stages import FILLS
 from spheroid_jax.serving.wire.auth import Credentials, LedgerTokens, OneToken
 from spheroid_jax.serving.wire.dialling import split_address
-from spheroid_jax.transport.http.server import tls_context
 from spheroid_jax.transport.http.tls import Token, client_context, read_token
 from spheroid_jax.transport.ledger import Ledger
-
-_LEDGER = Path("exchange", "ledger.db")
+from spheroid_jax.transport.tokens import LEDGER
 
 
 class StageOptions(NamedTuple):
@@ -185,13 +184,9 @@ def credentials_of(options: argparse.Namespace) -> Credentials:
             "--token-file=FILE is missing: write one token into a file that only you "
             "can read, and give it to all processes; or --workdir=DIR for a token each"
         )
-    if bool(options.certificate) != bool(options.key):
-        raise ConfigError("--certificate and --key go together: give both")
+    server, client = server_context(options), None
     try:
         token = read_token(Path(options.token_file)) if options.token_file else None
-        server = client = None
-        if options.certificate:
-            server = tls_context(Path(options.certificate), Path(options.key))
         if options.ca or options.certificate:
             client = client_context(Path(options.ca) if options.ca else None)
     except ValueError as error:
@@ -200,18 +195,27 @@ def credentials_of(options: argparse.Namespace) -> Credentials:
     return Credentials(token, admits, client, server, options.insecure)
 
 
+def ledger_path(flag: str, workdir: Path) -> Path:
+    """The ledger of a run directory that ``flag`` names.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    path = workdir / LEDGER
+    if not path.exists():
+        raise ConfigError(
+            f"{flag}={workdir} has no tokens: make some with python -m "
+            f"experiments.tokens --workdir={workdir} --add=NAME"
+        )
+    return path
+
+
 def _one(token: Token | None) -> OneToken | None:
     return OneToken(token) if token is not None else None
 
 
 def _ledger(workdir: Path) -> LedgerTokens:
-    path = workdir / _LEDGER
-    if not path.exists():
-        raise ConfigError(
-            f"--workdir={workdir} has no tokens: make some with python -m "
-            f"experiments.tokens --workdir={workdir} --add=NAME"
-        )
-    return LedgerTokens(Ledger.open(path))
+    return LedgerTokens(Ledger.open(ledger_path("--workdir", workdir)))
 
 
 def _warm(text: str) -> tuple[tuple[int, str], ...]:

@@ -1,16 +1,13 @@
 """A stage as a process: from its options to the signal that ends it."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.serving.options import StageOptions
+from spheroid_jax.runs.serving.stopping import leave, signals
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.serve import Serving, facts_of, serve_host, shapes
 from spheroid_jax.serving.loading import Facts, load_stage
@@ -42,12 +39,12 @@ def serve_stage(options: StageOptions) -> str:
         raise ConfigError(str(error)) from error
     say("has stopped" if done else "has stopped, though something was still computed")
     if not done:
-        _leave(0)  # a thread that hangs must not keep the process
+        leave(0)  # a thread that hangs must not keep the process
     return "finished"
 
 
 async def _serve(loaded: Loaded, options: StageOptions) -> bool:
-    stopped = asyncio.create_task(_signals().wait())
+    stopped = asyncio.create_task(signals("stops once what it computes is sent").wait())
     starting = asyncio.create_task(start_stage(loaded, options))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -113,25 +110,3 @@ async def start_stage(
         raise ConfigError(str(error)) from error
     tell(f"stage {stage.index} listens on {options.host}:{served.port}")
     return served
-
-
-def _leave(status: int) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-    os._exit(status)
-
-
-def _signals() -> asyncio.Event:
-    """Set by the first signal; the second one ends the process at once."""
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        if stopped.is_set():
-            _leave(130)
-        say("stops once what it computes is sent; a second Ctrl-C stops at once")
-        stopped.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    return stopped

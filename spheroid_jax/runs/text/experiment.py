@@ -21,8 +21,8 @@ from spheroid_jax.runs.text.measures import (
 )
 from spheroid_jax.runs.workdir import as_json
 from spheroid_jax.serving.errors import ServingError
-from spheroid_jax.serving.generate import Generated, generate, load_model
-from spheroid_jax.serving.loading import Run, open_run
+from spheroid_jax.serving.generate import Generated, generate
+from spheroid_jax.serving.loading import Run, load_model, open_run
 from spheroid_jax.serving.methods import FILLS, Method
 
 ENSEMBLE = "+ensemble"

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from spheroid_jax.serving.host.waiting import bucket
+from spheroid_jax.serving.packing import Row, bucket, pack
 from spheroid_jax.serving.stages import BLOCKTRAIN, Drawn, Passed, Rows, Stage
 
 Array = np.ndarray
@@ -24,36 +23,16 @@ _NOT_FINITE = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Work:
-    """One row of a batch: a request's sweep. S = ``count``.
+class Work(Row):
+    """One row of a batch: a request's sweep. S = ``count``, and so many are its bytes.
 
     Attributes:
-      slot: of the cache.
-      start: place of the first position.
-      index: its absolute index.
-      known: leading positions whose bytes are decided.
-      count: positions.
-      bytes: integers (S,).
-      seed: of the request's draws.
-      temperature: 0 for the likeliest byte.
-      top_k: 0 for no such filter.
-      top_p: 1 for no such filter.
       state: float32 (S, d) of the stage before; None at the first.
       guess: float32 (S, d), or None.
       logs: float32 (w, 256) of the last w positions, those that decide a byte, or None.
       draft: likewise.
     """
 
-    slot: int
-    start: int
-    index: int
-    known: int
-    count: int
-    bytes: Array
-    seed: int = 0
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
     state: Array | None = None
     guess: Array | None = None
     logs: Array | None = None
@@ -184,44 +163,15 @@ class Engine:
     def _padded(self, works: Sequence[Work]) -> tuple[Rows, Passed | None]:
         rows = bucket(len(works), self.max_batch)
         places = self.places(max(work.count for work in works))
-        more = rows - len(works)
-
-        def each(name: str, dtype: Any, rest: Any) -> jax.Array:
-            values = [getattr(work, name) for work in works]
-            return jnp.asarray(np.array([*values, *([rest] * more)], dtype))
-
-        def stacked(name: str, dtype: Any) -> jax.Array | None:
-            given = [getattr(work, name) for work in works]
-            if given[0] is None:
-                return None
-            padded = np.zeros((rows, places, *given[0].shape[1:]), dtype)
-            counts = [work.count for work in works]
-            for row, array, count in zip(padded, given, counts, strict=False):
-                # What is there of the last positions alone ends with the row.
-                row[count - len(array) : count] = array
-            return jnp.asarray(padded)
-
-        bytes_ = stacked("bytes", np.int32)
-        assert bytes_ is not None
-        batch = Rows(
-            slot=each("slot", np.int32, self._slots),  # nobody's
-            start=each("start", np.int32, 0),
-            index=each("index", np.int32, 0),
-            known=each("known", np.int32, 1),
-            count=each("count", np.int32, 1),
-            bytes=bytes_,
-            seed=each("seed", np.uint32, 0),
-            temperature=each("temperature", np.float32, 1.0),
-            top_k=each("top_k", np.int32, 0),
-            top_p=each("top_p", np.float32, 1.0),
-        )
-        state = stacked("state", np.float32)
+        batch = pack(works, rows, places)
+        state = _stacked(works, "state", rows, places)
         if state is None:
             return batch, None
-        more_floats = {
-            name: stacked(name, np.float32) for name in ("guess", "logs", "draft")
+        more = {
+            name: _stacked(works, name, rows, places)
+            for name in ("guess", "logs", "draft")
         }
-        return batch, Passed(state=state, bytes=bytes_, **more_floats)
+        return batch, Passed(state=state, bytes=batch.bytes, **more)
 
     def _parted(self, works: Sequence[Work], out: Any) -> list[Made]:
         made = []
@@ -242,3 +192,15 @@ class Engine:
                 row = row._replace(fault=_NOT_FINITE)
             made.append(row)
         return made
+
+
+def _stacked(works: Sequence[Work], name: str, rows: int, places: int) -> Any:
+    """An array that all rows have, or none, padded: float32 (rows, places, ...)."""
+    given = [getattr(work, name) for work in works]
+    if given[0] is None:
+        return None
+    padded = np.zeros((rows, places, *given[0].shape[1:]), np.float32)
+    for row, array, work in zip(padded, given, works, strict=False):
+        # What is there of the last positions alone ends with the row.
+        row[work.count - len(array) : work.count] = array
+    return padded

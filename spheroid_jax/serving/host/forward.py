@@ -111,21 +111,15 @@ class Forwarder:
     ) -> None:
         way = self._way(address)
         kept = way.link is not None and not way.link.closed
-        link = await self._linked(address, way)
-        try:
-            await link.send(message, arrays)
-            return
-        except (OSError, TimeoutError) as error:
-            why: Exception = error
-        if kept:
-            # The next stage may have been restarted since the last message.
+        # With a kept one, the next stage may have been restarted since it was used.
+        for last in (False, True) if kept else (True,):
             link = await self._linked(address, way)
             try:
                 await link.send(message, arrays)
                 return
             except (OSError, TimeoutError) as error:
-                why = error
-        raise NoWay(_unreachable(address, why))
+                if last:
+                    raise NoWay(_unreachable(address, error)) from error
 
     async def close(self) -> None:
         """Ends all connections."""

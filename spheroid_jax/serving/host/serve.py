@@ -10,7 +10,7 @@ from spheroid_jax.serving.host.forward import Forwarder
 from spheroid_jax.serving.host.host import Shape, StageHost
 from spheroid_jax.serving.host.outbox import STAGE
 from spheroid_jax.serving.host.settings import HostSettings
-from spheroid_jax.serving.host.waiting import bucket
+from spheroid_jax.serving.packing import bucket
 from spheroid_jax.serving.stages import BLOCKTRAIN, Stage
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection

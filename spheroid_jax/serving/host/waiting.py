@@ -13,17 +13,6 @@ from typing import Any, Generic, TypeVar
 Payload = TypeVar("Payload")
 
 
-def bucket(count: int, most: int) -> int:
-    """The least power of two that is at least ``count``; no more than ``most``.
-
-    Raises:
-      ValueError: ``count`` isn't in ``1 .. most``.
-    """
-    if not 1 <= count <= most:
-        raise ValueError(f"count={count} must be 1 to {most}")
-    return int(min(1 << (count - 1).bit_length(), most))
-
-
 @dataclasses.dataclass(eq=False)
 class Item(Generic[Payload]):
     """A sweep that waits.

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import resource
 from collections import Counter
 from collections.abc import Iterator
 
@@ -45,6 +46,31 @@ class Limits:
     line: int = 4096
     headers: int = 64
     shutdown: float = 5.0
+
+
+_OTHER_FILES = 256  # that may be open besides connections and what they move
+
+
+def connections_for(files: int) -> int:
+    """How many there may be, so that files can be opened for all of them, and more.
+
+    Or a stranger who only connects would have everything else fail. The process may
+    open more files from now on, where it is allowed to.
+
+    Args:
+      files: that a connection takes, its socket included.
+    """
+    most = Limits.connections
+    wanted = files * most + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    if soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    return max(16, min(most, (soft - _OTHER_FILES) // files))
 
 
 class Pace:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spheroid_jax.serving.host.waiting import Item, Waiting, bucket
+from spheroid_jax.serving.host.waiting import Item, Waiting
+from spheroid_jax.serving.packing import bucket
 
 
 def _item(key: Hashable, group: Hashable = "g", arrived: float = 0.0) -> Item[str]:

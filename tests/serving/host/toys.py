@@ -18,7 +18,7 @@ from spheroid_jax.serving.host.forward import Forwarder
 from spheroid_jax.serving.host.host import StageHost
 from spheroid_jax.serving.host.outbox import FRONTEND, STAGE
 from spheroid_jax.serving.host.settings import HostSettings
-from spheroid_jax.serving.host.waiting import bucket
+from spheroid_jax.serving.packing import bucket
 from spheroid_jax.serving.wire.messages import (
     Close,
     Failure,
