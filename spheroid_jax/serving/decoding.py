@@ -183,9 +183,9 @@ class Decoder:
         self._check(sweep, drawn, context, logprobs)
         self.trips += 1
         self._sweep = None
-        self._sweeps_left -= 1
         matches = _matches(self._guesses(sweep, context), drawn)
         committed = matches + 1 if self._verified() else sweep.window
+        self._sweeps_left -= 1
         # Unverified bytes are read once more, in the next sweep, as decided ones.
         self._cached = sweep.start + sweep.known + matches
         again = self.method.name == "sweeps" and self.method.fill != "drafted"
@@ -194,9 +194,9 @@ class Decoder:
         return self._hand_out()
 
     def _verified(self) -> bool:
-        """Whether only exact bytes of the sweep that was taken stand."""
+        """Whether only exact bytes of the next sweep stand, or of one being taken."""
         if self.method.name == "sweeps":
-            return self._sweeps_left > 0
+            return self._sweeps_left > 1
         return self.method.exact
 
     def _guesses(self, sweep: Sweep, context: bytes) -> bytes:
@@ -251,14 +251,8 @@ class Decoder:
 
     def _fill(self) -> str:
         """Unverified drafts are the text: what was drawn after each doesn't follow."""
-        drafts = self.method.fill == "drafted" and not self._verified_next()
+        drafts = self.method.fill == "drafted" and not self._verified()
         return "written" if drafts else self.method.fill
-
-    def _verified_next(self) -> bool:
-        """Whether only exact bytes of the sweep to come will stand."""
-        if self.method.name == "sweeps":
-            return self._sweeps_left > 1
-        return self.method.exact
 
     def _text(self, index: int) -> bytes:
         """Prompt and output from an absolute index on."""

@@ -33,8 +33,7 @@ def gumbel(seed: Array, index: Array) -> Array:
 
     The largest of ``logits + gumbel`` is a draw from ``softmax(logits)``.
     """
-    noise = functools.partial(jax.random.gumbel, shape=(VOCABULARY,))
-    return _each(noise, _CHOICE, seed, index)
+    return _gumbel(_CHOICE, seed, index)
 
 
 def filtered(logits: Array, temperature: Array, top_k: Array, top_p: Array) -> Array:
@@ -82,7 +81,7 @@ def draw(
       top_p: (N,).
     """
     kept = filtered(logits, temperature, top_k, top_p)
-    return jnp.argmax(kept + gumbel(seed, index), axis=-1).astype(jnp.int32)
+    return _largest(kept + gumbel(seed, index))
 
 
 def coupled(
@@ -112,21 +111,28 @@ def coupled(
       top_k: int32 (N,).
       top_p: (N,).
     """
-    p, q = (
-        jax.nn.log_softmax(filtered(each, temperature, top_k, top_p))
-        for each in (logits, draft)
-    )
-    guess = draw(draft, seed, index, temperature, top_k, top_p)
+    kept = filtered(draft, temperature, top_k, top_p)
+    guess = _largest(kept + gumbel(seed, index))
+    p = jax.nn.log_softmax(filtered(logits, temperature, top_k, top_p))
+    q = jax.nn.log_softmax(kept)
     ratio = jnp.take_along_axis(p - q, guess[..., None], axis=-1)[..., 0]
     uniform = functools.partial(jax.random.uniform, shape=())
     chance = _each(uniform, _ACCEPT, seed, index)
     rest = jnp.where(p > q, p + jnp.log1p(-jnp.exp(q - p)), -jnp.inf)
-    noise = functools.partial(jax.random.gumbel, shape=(VOCABULARY,))
-    other = jnp.argmax(rest + _each(noise, _REST, seed, index), axis=-1)
+    other = _largest(rest + _gumbel(_REST, seed, index))
     # Where rounding leaves no rest, p and q are one.
     same = jnp.max(rest, axis=-1) == -jnp.inf
-    kept = (jnp.log(chance) < ratio) | same
-    return jnp.where(kept, guess, other).astype(jnp.int32)
+    stands = (jnp.log(chance) < ratio) | same
+    return jnp.where(stands, guess, other)
+
+
+def _largest(noisy: Array) -> Array:
+    return jnp.argmax(noisy, axis=-1).astype(jnp.int32)
+
+
+def _gumbel(purpose: int, seed: Array, index: Array) -> Array:
+    noise = functools.partial(jax.random.gumbel, shape=(VOCABULARY,))
+    return _each(noise, purpose, seed, index)
 
 
 def _each(noise: functools.partial, purpose: int, seed: Array, index: Array) -> Array:
