@@ -47,7 +47,6 @@ class Way:
     name: str
     run: Callable[[], Any]
     server: Server
-    after: Callable[[], Any] = lambda: None  # not timed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,60 +65,59 @@ def ways(mover: Mover, ours: Server, nginx: Server | None, *, curl: bool) -> lis
     if curl and nginx is not None:
         n = nginx
         found = [
-            Way(down, "curl, nginx", lambda: mover.curl_down(n), n, mover.forget),
+            Way(down, "curl, nginx", lambda: mover.curl_down(n), n),
             Way(
                 down,
                 "curl, nginx: hashed and flushed",
                 lambda: mover.curl_down(n, also=True),
                 n,
-                mover.forget,
             ),
-            Way(up, "curl, nginx", lambda: mover.curl_put(n), n, mover.forget_put),
+            Way(up, "curl, nginx", lambda: mover.curl_put(n), n),
             Way(
                 up,
                 "curl, nginx: hashed and flushed",
                 lambda: mover.curl_put(n, also=True),
                 n,
-                mover.forget_put,
             ),
         ]
     found += [
-        Way(down, "ours, ours", _run(lambda: mover.fetch(ours)), ours, mover.forget),
+        Way(down, "ours, ours", _run(lambda: mover.fetch(ours)), ours),
         Way(up, "ours, ours", _run(lambda: mover.submit(ours)), ours),
     ]
     if nginx is not None:
         n = nginx
         name = "ours, nginx"
-        found.append(Way(down, name, _run(lambda: mover.fetch(n)), n, mover.forget))
+        found.append(Way(down, name, _run(lambda: mover.fetch(n)), n))
     if curl:
         name = "curl, ours"
         found += [
-            Way(down, name, lambda: mover.curl_down(ours), ours, mover.forget),
+            Way(down, name, lambda: mover.curl_down(ours), ours),
             Way(up, name, lambda: mover.curl_up(ours), ours),
         ]
     return sorted(found, key=lambda way: way.direction)
 
 
-def timed(way: Way) -> Timing:
-    """Moves the bytes once."""
+def timed(way: Way, mover: Mover) -> Timing:
+    """Moves the bytes once; what is before and after that isn't timed."""
+    mover.make_ready()
     pid = way.server.process.pid
     server, client = _processes.cpu_seconds(pid), _cpu()
     began = time.perf_counter()
     way.run()
     seconds = time.perf_counter() - began
     timing = Timing(seconds, _cpu() - client, _processes.cpu_seconds(pid) - server)
-    way.after()
+    mover.forget()
     return timing
 
 
 def compare(
-    scheme: str, all_ways: list[Way], size: int, repeats: int
+    scheme: str, all_ways: list[Way], mover: Mover, size: int, repeats: int
 ) -> list[dict[str, Any]]:
     """Rows of the first table; ways are timed in turn, once before for nothing."""
     timings: dict[tuple[str, str], list[Timing]] = {}
     for number in range(repeats + 1):
         for way in all_ways:
-            timing = timed(way)
+            timing = timed(way, mover)
             if number:
                 timings.setdefault((way.direction, way.name), []).append(timing)
     rows = []
@@ -202,7 +200,7 @@ def run_scheme(
         if has["nginx"]:
             nginx = _moving.start_nginx(content, tls)
         found = ways(mover, ours, nginx, curl=has["curl"])
-        return compare(scheme, found, size, repeats)
+        return compare(scheme, found, mover, size, repeats)
     finally:
         for server in (ours, nginx):
             if server is not None:
