@@ -109,30 +109,36 @@ class Pace:
 
 
 class Gate:
-    """At most ``most`` at once for each worker."""
+    """At most so many at once for each worker, or for each of something else.
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what = most, what
+    Args:
+      most: at once.
+      what: they are, for the refusal.
+      of: whose they are, likewise.
+    """
+
+    def __init__(self, most: int, what: str, of: str = "a worker") -> None:
+        self._most, self._what, self._of = most, what, of
         self._inside: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def enter(self, worker: str) -> Iterator[None]:
-        """Holds one of the worker's places.
+    def enter(self, whose: str) -> Iterator[None]:
+        """Holds one of the places of a worker, or whatever ``of`` says.
 
         Raises:
           ProtocolError: 429, all are taken.
         """
-        if self._inside[worker] >= self._most:
+        if self._inside[whose] >= self._most:
             raise ProtocolError(
-                f"{self._most} {self._what} at once are all that a worker may have; "
-                "wait for one to end",
+                f"{self._most} {self._what} at once are all that {self._of} may "
+                "have; wait for one to end",
                 status=429,
                 code="busy",
             )
-        self._inside[worker] += 1
+        self._inside[whose] += 1
         try:
             yield
         finally:
-            self._inside[worker] -= 1
-            if not self._inside[worker]:
-                del self._inside[worker]
+            self._inside[whose] -= 1
+            if not self._inside[whose]:
+                del self._inside[whose]

@@ -1,6 +1,7 @@
 """What our HTTP servers make of a request: who asks, and who is still there."""
 
 import asyncio
+import ipaddress
 import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -31,6 +32,33 @@ def is_under(request: web.Request, prefix: str) -> bool:
 def shown(request: web.Request) -> str:
     """The path, for a log: one short line of printable characters."""
     return ascii(request.path)[1:-1][:200]
+
+
+def peer_address(request: web.Request) -> str:
+    """Whom a request's connection comes from, for counting: as of :func:`network_of`.
+
+    Behind a proxy that is the proxy: what it says of its own peers isn't believed.
+    """
+    transport = request.transport
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return network_of(peer[0]) if isinstance(peer, tuple) else "?"
+
+
+def network_of(host: str) -> str:
+    """The part of an address that belongs to one owner: of IPv6 the /64.
+
+    >>> network_of("203.0.113.9"), network_of("2001:db8::1:2"), network_of("what?")
+    ('203.0.113.9', '2001:db8::/64', '?')
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "?"
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
 async def while_there(
