@@ -2,24 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.errors import BucketError
-from spheroid_jax.transport.bucket.layout import Answer, Run, Said
+from spheroid_jax.transport.bucket.hearing import Hearing
+from spheroid_jax.transport.bucket.layout import Answer, Moved, Run, Said
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.http.retry import Again, Pace, Tools, Tries
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import (
-    VERSION,
     Heartbeat,
-    ProtocolError,
     Register,
     Registered,
     WorkRequest,
-    decode,
 )
 
 _Result = TypeVar("_Result")
@@ -58,13 +56,13 @@ class Conversation:
         self._greeting: Register | None = None
         self._run: Run | None = None  # that this process is registered with
         self._counter = 0  # of our messages
-        self._answer: Answer | None = None
-        self._answers = -1  # counter of the newest answer
-        self._generation: bytes | None = None  # of the object that it was in
-        self._superseded = False
+        self._hearing = Hearing(store, name, key, notice)
         self._beat: Heartbeat | None = None
         self._ask: WorkRequest | None = None
         self.asked = 0
+        self._wants: dict[str, Spoken] = {}  # items, and when their lack was told
+        self._before = 0  # bytes read that an earlier start of the coordinator knows
+        self._told = 0  # bytes read, as they were told last
         self._speaking, self._joining = asyncio.Lock(), asyncio.Lock()
 
     @property
@@ -133,11 +131,41 @@ class Conversation:
                 self._ask,
                 self.asked,
                 leave,
+                list(self._wants)[: layout.WANTS],
+                self.moved(),
             )
             content = self._sealed(greeting, said, "said", counter, run)
             key = layout.pulse(self._name)
             await self.tried("speaking", lambda: self._store.put(key, content))
             return Spoken(counter, run.epoch)
+
+    async def want(self, digest: str) -> None:
+        """Says that an item's data aren't there, and looks whether there is news.
+
+        Raises:
+          LinkError: The coordinator has the item no more, or refuses.
+        """
+        said = self._wants.get(digest)
+        if said is None or said.epoch != self.run.epoch:
+            self._wants[digest] = Spoken(-1, "")  # it is part of what is said now
+            said = self._wants[digest] = await self.say()
+        answer = await self.answer(said)
+        if answer and answer.heard >= said.counter and digest in answer.gone:
+            raise LinkError(
+                f"{self.where}: the coordinator has item {digest[:12]} no more, its "
+                "round is over: ask for work again",
+                code="unknown",
+                status=404,
+            )
+
+    def has(self, digest: str) -> None:
+        """An item isn't wanted any more; told with what is said next."""
+        self._wants.pop(digest, None)
+
+    def moved(self) -> Moved:
+        """What was read of the bucket, to be told."""
+        self._told = self._store.received
+        return Moved(self.run.epoch, self._told - self._before)
 
     def count(self) -> int:
         """Numbers a message."""
@@ -155,11 +183,11 @@ class Conversation:
         await self.look()
         if self.run.epoch != said.epoch:
             return None
-        answer = self._answer
+        answer = self._hearing.newest
         if answer is None:
             return Answer(0)
         if answer.refusal is not None and answer.heard >= said.counter:
-            self._refused(answer)
+            self._hearing.refused(answer)
         return answer
 
     async def look(self) -> None:
@@ -172,15 +200,15 @@ class Conversation:
 
         async def attempt() -> None:
             async with self._joining:  # or two would join
-                if (await self._read_run()).epoch == self.run.epoch:
-                    await self._read_answer(self.run)
+                assert self._greeting is not None
+                if (await self._hearing.run()).epoch == self.run.epoch:
+                    await self._hearing.answer(self.run, self._greeting.session)
                     return
                 self._notice(f"{self.where}: the coordinator has started anew")
-                assert self._greeting is not None
                 await self._join(self._greeting)
 
         await self.tried("listening", attempt)
-        if self._superseded:
+        if self._hearing.superseded:
             raise LinkError(
                 f"{self.where}: another process has taken over as {self._name}: use "
                 "one token a worker",
@@ -220,9 +248,10 @@ class Conversation:
         return await tries.run(once)
 
     async def _join(self, greeting: Register) -> Registered:
-        run = await self._read_run()
-        self._check(run)
-        self._answers, self._answer, self._generation = -1, None, None
+        hearing = self._hearing
+        run = await hearing.run()
+        hearing.check(run)
+        hearing.forget()
         counter = self.count()
         content = self._sealed(greeting, greeting, "hello", counter, run)
         await self._store.put(layout.hello(self._name), content)
@@ -230,43 +259,24 @@ class Conversation:
         ends = clock() + max(self._grace, _LOOKS * run.poll_seconds)
         while clock() < ends:
             await self._tools.sleep(run.poll_seconds)
-            answer = await self._read_answer(run)
+            answer = await hearing.answer(run, greeting.session)
             # An older answer is one to another hello, or put back by somebody.
             if answer is None or answer.heard < counter:
-                if (await self._read_run()).epoch != run.epoch:
+                if (await hearing.run()).epoch != run.epoch:
                     raise Again("the coordinator has started anew")
                 continue
             if answer.refusal is not None:
-                self._refused(answer)
+                hearing.refused(answer)
             if answer.registered is not None:
-                self._run, self._superseded = run, False
+                if self._run is None or self._run.epoch != run.epoch:
+                    self._before = self._told
+                self._run, hearing.superseded = run, False
                 return answer.registered
         raise Again(
             "the coordinator gives no answer",
             cure="is it running, with this bucket, and is this worker's token one of "
             "its ledger, for this name, and not revoked?",
         )
-
-    def _check(self, run: Run) -> None:
-        if run.protocol != VERSION:
-            raise LinkError(
-                f"{self.where}: the coordinator speaks version {run.protocol} of the "
-                f"protocol, this worker {VERSION}: install the same version of "
-                "spheroid_jax",
-                code="version",
-            )
-        if run.signed and self._key is None:
-            raise LinkError(
-                f"{self.where}: this run takes signed messages only: give this worker "
-                "its token",
-                code="unauthorized",
-            )
-        if self._key is not None and not run.signed:
-            raise LinkError(
-                f"{self.where}: this run's messages aren't signed: start its "
-                "coordinator with tokens, or this worker without",
-                code="unauthorized",
-            )
 
     def _sealed(
         self,
@@ -285,49 +295,4 @@ class Conversation:
             run=run.run,
             subject=run.epoch,
             key=self._key,
-        )
-
-    async def _read_run(self) -> Run:
-        found = await self._store.read(layout.RUN)
-        if found is None:
-            await self._store.check()
-            raise Again("there is no run.json", cure="is the coordinator running?")
-        try:
-            return decode(found.content, Run)
-        except ProtocolError as error:
-            raise Again(f"run.json: {error}", garbled=True) from error
-
-    async def _read_answer(self, run: Run) -> Answer | None:
-        """Takes up an answer that is newer than what was heard; returns the newest."""
-        key = layout.answer(self._name)
-        found = await self._store.read(key, unless=self._generation)
-        if found is not None:
-            self._generation = found.generation
-            self._take(found.content, run)
-        return self._answer
-
-    def _take(self, content: bytes, run: Run) -> None:
-        try:
-            envelope = layout.unseal(content, "answer", run.run, self._key)
-            if (envelope.worker, envelope.subject) != (self._name, run.epoch):
-                return
-            answer = layout.opened(envelope, Answer)
-        except ProtocolError as error:
-            self._notice(f"{self.where}: an answer is ignored: {error}")
-            return
-        if envelope.counter <= self._answers:
-            return
-        assert self._greeting is not None
-        if envelope.session == self._greeting.session:
-            self._answers, self._answer = envelope.counter, answer
-        elif self._answer is not None and answer.registered is not None:
-            self._superseded = True  # this process was here, another one came
-
-    def _refused(self, answer: Answer) -> NoReturn:
-        refusal = answer.refusal
-        assert refusal is not None
-        raise LinkError(
-            f"{self.where}: the coordinator refuses: {refusal.error}",
-            code=refusal.code,
-            status=refusal.status,
         )

@@ -14,6 +14,7 @@ from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.bucket.layout import Announced, Outcome, Refusal
 from spheroid_jax.transport.bucket.store import BlobStore
+from spheroid_jax.transport.bucket.tally import Tally
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.protocol import (
     ProtocolError,
@@ -44,11 +45,12 @@ class BucketIntake:
         directory: Path,
         run: str,
         keys: Keys | None,
+        tally: Tally,
         say: Callable[[str], None],
     ) -> None:
         """``directory`` holds updates while they come; what is there is deleted."""
         self._coordinator, self._store, self._directory = coordinator, store, directory
-        self._run, self._keys, self._say = run, keys, say
+        self._run, self._keys, self._tally, self._say = run, keys, tally, say
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, bytes] = {}  # generations that need no more looks
         self._said: dict[str, str] = {}
@@ -131,7 +133,7 @@ class BucketIntake:
             self._complain(name, f"ignored, as {error}")
             self._settled[name] = found.generation
             return
-        outcome = await self._outcome(name, worker, announced)
+        outcome = await self._outcome(name, worker, announced, len(found.content))
         if outcome is None:
             return
         message = layout.seal(
@@ -149,7 +151,10 @@ class BucketIntake:
         self._said.pop(name, None)
         if outcome.verdict is not None:
             await self._store.delete(layout.update(name))
-            await self._store.delete_all(f"updates/{name}/")
+            # Of an earlier series, if there was one, until the round is cleaned up.
+            for number in range(len(announced.blake3)):
+                key = layout.update_data(name, announced.series, number)
+                await self._store.delete(key)
 
     def _checked(self, name: str, content: bytes) -> tuple[str, str, Announced]:
         said = layout.upload_of(name)
@@ -174,12 +179,13 @@ class BucketIntake:
         return envelope.worker, envelope.session, announced
 
     async def _outcome(
-        self, name: str, worker: str, announced: Announced
+        self, name: str, worker: str, announced: Announced, size: int
     ) -> Outcome | None:
         """What to tell; None: nothing yet."""
         upload, series = announced.upload, announced.series
         try:
             verdict = await self._coordinator.begin(worker, upload)
+            self._tally.heard(worker, upload.session, announced.moved, size)
             if verdict is None:
                 verdict = await self._commit(name, worker, announced)
         except ProtocolError as error:
@@ -193,14 +199,15 @@ class BucketIntake:
     async def _commit(self, name: str, worker: str, announced: Announced) -> Verdict:
         path = self._directory / f"{name}.part"
         try:
-            await self._download(name, announced, path)
-            self._coordinator.add_bytes(worker, up=announced.upload.bytes)
+            await self._download(name, worker, announced, path)
             return await self._coordinator.commit(worker, announced.upload, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 
-    async def _download(self, name: str, announced: Announced, path: Path) -> None:
+    async def _download(
+        self, name: str, worker: str, announced: Announced, path: Path
+    ) -> None:
         upload: Upload = announced.upload
         whole = blake3()
         with path.open("wb") as file:
@@ -209,6 +216,7 @@ class BucketIntake:
                 size = min(announced.piece, upload.bytes - start)
                 key = layout.update_data(name, announced.series, number)
                 content = await self._piece(key, size)
+                self._coordinator.add_bytes(worker, up=size)
                 if await asyncio.to_thread(_digest, content) != digest:
                     raise _Corrupted(f"piece {number} has another digest than it must")
                 await asyncio.to_thread(_append, file, content, whole)

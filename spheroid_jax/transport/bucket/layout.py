@@ -34,6 +34,7 @@ from spheroid_jax.transport.protocol import (
 RUN = "run.json"
 PIECE = 16 << 20  # bytes of an object of an item's data, and of an update by default
 PIECE_LIMIT = 64 << 20  # bytes of any object
+WANTS = 8  # items that a worker can miss at a time
 _UPLOAD = re.compile(  # round-block-worker-attempt
     r"^(\d{1,16})-\d{1,16}-([A-Za-z0-9][A-Za-z0-9_.-]{0,63})-\d{1,16}\Z", re.ASCII
 )
@@ -76,6 +77,13 @@ class Refusal(msgspec.Struct, frozen=True):
         return cls(str(error), error.code, error.status)
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """What a worker has read of the bucket since it met this start of a coordinator."""
+
+    epoch: Session
+    down: Count  # bytes of objects
+
+
 class Said(msgspec.Struct, frozen=True):
     """``workers/NAME/pulse.json``: all that a worker has to say at the moment."""
 
@@ -83,6 +91,10 @@ class Said(msgspec.Struct, frozen=True):
     ask: WorkRequest | None = None
     asked: Count = 0  # numbers what is asked
     leave: bool = False
+    # Items whose data it misses. None: it knows nothing of steps, and always needs
+    # the data.
+    wants: Annotated[list[Digest], msgspec.Meta(max_length=WANTS)] | None = None
+    moved: Moved | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -94,6 +106,7 @@ class Answer(msgspec.Struct, frozen=True):
     work: Work | None = None
     asked: Count = 0  # which question ``work`` answers
     refusal: Refusal | None = None  # of the message that was read last
+    gone: list[Digest] = []  # what it wants, and there is no more
 
 
 class Announced(msgspec.Struct, frozen=True):
@@ -103,6 +116,7 @@ class Announced(msgspec.Struct, frozen=True):
     series: Annotated[int, msgspec.Meta(ge=0, le=99)]  # of objects; each try its own
     piece: Annotated[int, msgspec.Meta(ge=1 << 20, le=PIECE_LIMIT)]
     blake3: list[Digest]  # of every piece
+    moved: Moved | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -151,13 +165,18 @@ def verdict(upload: str) -> str:
 
 
 def item_index(digest: str) -> str:
-    """An item's index, the mark that the item is complete."""
+    """An item's index, the mark that its data or its step are complete."""
     return f"items/{digest}/index"
 
 
 def item_data(digest: str, number: int) -> str:
     """``PIECE`` bytes of an item's data; the last one is shorter."""
     return f"items/{digest}/data-{number:05d}"
+
+
+def item_step(digest: str, number: int) -> str:
+    """``PIECE`` bytes of the step that leads to an item; the last one is shorter."""
+    return f"items/{digest}/step-{number:05d}"
 
 
 def is_worker(text: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from spheroid_jax.transport.bucket import layout
-from spheroid_jax.transport.bucket.layout import Announced, Outcome
+from spheroid_jax.transport.bucket.layout import Announced, Moved, Outcome
 from spheroid_jax.transport.bucket.publishing import read_range
 from spheroid_jax.transport.bucket.source import Tried
 from spheroid_jax.transport.bucket.store import BlobStore
@@ -35,6 +35,7 @@ class Sending:
         tried: Tried,
         look: Callable[[], Awaitable[None]],
         count: Callable[[], int],
+        moved: Callable[[], Moved],
         clock: Callable[[], float],
         patience: float,
     ) -> None:
@@ -47,11 +48,13 @@ class Sending:
           tried: ``tried(what, attempt)`` calls ``attempt`` until it works.
           look: a pause, and a look whether the coordinator is still the same.
           count: numbers a message.
+          moved: says how much was read of the bucket.
           clock: seconds.
           patience: seconds until a verdict must be there.
         """
         self._store, self._worker, self._key = store, worker, key
         self._tried, self._look, self._count = tried, look, count
+        self._moved = moved
         self._clock, self._patience = clock, patience
         self._there: dict[str, list[str]] = {}  # digests of pieces, by name and series
 
@@ -110,7 +113,7 @@ class Sending:
         self, name: str, series: int, upload: Upload, pieces: list[str], run: str
     ) -> None:
         content = layout.seal(
-            Announced(upload, series, layout.PIECE, pieces),
+            Announced(upload, series, layout.PIECE, pieces, self._moved()),
             "update",
             self._worker,
             upload.session,

@@ -17,9 +17,27 @@ Tried = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 class BucketItems:
     """An ``ItemSource``; each request is tried again by itself."""
 
-    def __init__(self, store: BlobStore, tried: Tried) -> None:
-        """``tried(what, attempt)`` calls ``attempt`` until it works."""
-        self._store, self._tried = store, tried
+    def __init__(
+        self,
+        store: BlobStore,
+        *,
+        tried: Tried,
+        want: Callable[[str], Awaitable[None]],
+        clock: Callable[[], float],
+        patience: float,
+    ) -> None:
+        """What the link lends.
+
+        Args:
+          store: where from.
+          tried: ``tried(what, attempt)`` calls ``attempt`` until it works.
+          want: tells the coordinator that an item's data are missing, and waits a
+            little.
+          clock: seconds.
+          patience: seconds in which data that are missing must come, piece by piece.
+        """
+        self._store, self._tried, self._want = store, tried, want
+        self._clock, self._patience = clock, patience
 
     @property
     def url(self) -> str:
@@ -42,29 +60,40 @@ class BucketItems:
     async def read_data(
         self, item: Item, start: int, stop: int
     ) -> AsyncGenerator[bytes | memoryview, None]:
-        """See ``ItemSource``."""
+        """See ``ItemSource``; they needn't be there yet where a step is."""
         while start < stop:
             number, at = divmod(start, layout.PIECE)
             size = min(stop - start, layout.PIECE - at)
             key = layout.item_data(item.digest, number)
-
-            async def attempt(key: str = key, at: int = at, size: int = size) -> bytes:
-                try:
-                    content = await self._store.get(key, at, at + size)
-                except BucketError as error:
-                    if error.code == "short":
-                        raise Again(str(error), garbled=True) from error
-                    raise
-                if content is None:
+            ends = self._clock() + self._patience
+            while (content := await self._read(key, at, at + size)) is None:
+                if self._clock() >= ends:
                     raise self._gone(item)
-                return content
-
-            yield await self._tried("fetching data", attempt)
+                await self._want(item.digest)
+            yield content
             start += size
 
-    def read_step(self, item: Item) -> AsyncGenerator[bytes | memoryview, None]:
-        """See ``ItemSource``: steps don't go through a bucket, items are read whole."""
-        raise self._gone(item)
+    async def read_step(self, item: Item) -> AsyncGenerator[bytes | memoryview, None]:
+        """See ``ItemSource``."""
+        for start in range(0, item.step_bytes, layout.PIECE):
+            size = min(item.step_bytes - start, layout.PIECE)
+            key = layout.item_step(item.digest, start // layout.PIECE)
+            content = await self._read(key, 0, size)
+            if content is None:
+                raise self._gone(item)
+            yield content
+
+    async def _read(self, key: str, start: int, stop: int) -> bytes | None:
+        async def attempt() -> bytes | None:
+            try:
+                return await self._store.get(key, start, stop)
+            except BucketError as error:
+                if error.code == "short":
+                    raise Again(str(error), garbled=True) from error
+                raise
+
+        found: bytes | None = await self._tried("fetching data", attempt)
+        return found
 
     def _gone(self, item: Item) -> LinkError:
         return LinkError(

@@ -8,7 +8,7 @@ after some seconds, and a time for its bytes at the slowest rate that is still u
 import asyncio
 import os
 from collections.abc import Awaitable, Coroutine, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import tensorstore as ts
 
@@ -56,6 +56,7 @@ class BlobStore:
             ("TENSORSTORE_CURL_CONNECT_TIMEOUT_SECONDS", str(max(1, round(seconds)))),
         ):
             os.environ.setdefault(name, value)
+        self.received = 0  # bytes of objects that were read
         self._store: ts.KvStore | None = None
         # Objects in memory, and places for requests, belong to a context.
         self._context = ts.Context()
@@ -87,7 +88,11 @@ class BlobStore:
         found = await self._do(
             "read", key, stop - start, lambda s: s.read(key, byte_range=piece)
         )
-        return None if found.state == "missing" else found.value
+        if found.state == "missing":
+            return None
+        content: bytes = found.value
+        self.received += len(content)
+        return content
 
     async def read(
         self, key: str, *, unless: bytes | None = None, limit: int = MESSAGE_LIMIT
@@ -97,6 +102,21 @@ class BlobStore:
         Raises:
           TooLarge: It has more than ``limit`` bytes; they aren't read.
         """
+        found = await self._changed(key, unless, limit)
+        return found if isinstance(found, Found) else None
+
+    async def reread(self, key: str, known: Found) -> Found | None:
+        """A small object anew: ``known`` if it is still that, None if it is missing.
+
+        Raises:
+          TooLarge: It has more than ``MESSAGE_LIMIT`` bytes; they aren't read.
+        """
+        found = await self._changed(key, known.generation, MESSAGE_LIMIT)
+        return known if found == "same" else found
+
+    async def _changed(
+        self, key: str, unless: bytes | None, limit: int
+    ) -> Found | Literal["same"] | None:
         # The one byte that must not be there. A range that ends behind the object is
         # an error as well, so this is the way to ask whether an object is too large.
         beyond = slice(limit, limit + 1)
@@ -112,11 +132,12 @@ class BlobStore:
                 raise
         else:
             if probe.state != "value":
-                return None
+                return None if probe.state == "missing" else "same"
             raise TooLarge(f"{self.address.url}{key} has more than {limit} bytes")
         found = await self._do("read", key, limit, lambda s: s.read(key))
         if found.state != "value":
             return None
+        self.received += len(found.value)
         return Found(found.value, found.stamp.generation)
 
     async def list(self, prefix: str = "") -> list[str]:
@@ -127,11 +148,6 @@ class BlobStore:
     async def delete(self, key: str) -> None:
         """Deletes an object; it needn't be there."""
         await self._do("delete", key, 0, lambda s: s.write(key, None))
-
-    async def delete_all(self, prefix: str) -> None:
-        """Deletes the objects that begin with ``prefix``, as far as they are listed."""
-        for key in await self.list(prefix):
-            await self.delete(key)
 
     async def _do(self, what: str, key: str, size: int, start: Any) -> Any:
         limit = self._seconds + size / self._slowest

@@ -64,7 +64,7 @@ class BucketLink:
             )
         pace, self._tools = pace or Pace(), tools or Tools()
         key = None if token is None else layout.key_of(token)
-        self._store, self._name = store, name
+        self._store, self._name, self._patience = store, name, pace.patience
         self._talk = Conversation(store, name, key, pace, self._tools, grace, notice)
         self._sending = Sending(
             store,
@@ -73,6 +73,7 @@ class BucketLink:
             tried=self._talk.tried,
             look=self._talk.look,
             count=self._talk.count,
+            moved=self._talk.moved,
             clock=self._tools.clock,
             patience=pace.patience,
         )
@@ -128,8 +129,17 @@ class BucketLink:
         self, item: Item, target: Path, progress: Progress | None = None
     ) -> int:
         """See :class:`Link`."""
-        source = BucketItems(self._store, self._talk.tried)
-        return await fetch(source, item, target, progress)
+        source = BucketItems(
+            self._store,
+            tried=self._talk.tried,
+            want=self._talk.want,
+            clock=self._tools.clock,
+            patience=self._patience,
+        )
+        try:
+            return await fetch(source, item, target, progress)
+        finally:
+            self._talk.has(item.digest)
 
     async def submit(
         self, upload: Upload, path: Path, progress: Progress | None = None

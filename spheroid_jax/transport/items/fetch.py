@@ -20,7 +20,7 @@ from spheroid_jax.flushing import start_flush
 from spheroid_jax.transport.items import index, pieces
 from spheroid_jax.transport.items.index import DATA, INDEX, Piece
 from spheroid_jax.transport.items.pieces import PART
-from spheroid_jax.transport.items.steps import STEP, take_step
+from spheroid_jax.transport.items.steps import STEP, is_worth, take_step
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Item
 
@@ -160,11 +160,13 @@ class _Fetch:
 
     async def _step(self, pool: ThreadPoolExecutor) -> None:
         """Comes from an older item to this one, where that is here and a step leads."""
-        item, base = self._item, self._target.with_name(self._item.base or "none")
-        older = Item(item.base, item.bytes) if item.base else item
-        loop = asyncio.get_running_loop()
-        if not item.base or not await asyncio.to_thread(index.holds, base, older):
+        item = self._item
+        if not is_worth(item):
             return
+        base, older = self._target.with_name(item.base), Item(item.base, item.bytes)
+        if not await asyncio.to_thread(index.holds, base, older):
+            return
+        loop = asyncio.get_running_loop()
         path = self._part / STEP
         try:
             with path.open("wb") as file:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spheroid_jax.transport.items.index import DATA, INDEX
+from spheroid_jax.transport.protocol import Item
 from spheroid_jax.transport.updates import (
     Encoding,
     UpdateError,
@@ -25,6 +26,7 @@ from spheroid_jax.transport.updates import (
 
 STEP = "step.0"  # beside an item's index and data
 _BASE = "base"
+_HEADER = 1 << 20  # bytes that a step may have beyond its item's
 
 
 def write_step(
@@ -66,6 +68,11 @@ def base_of(path: Path) -> tuple[str, int]:
             return str(step.facts[_BASE]), path.stat().st_size
     except (UpdateError, OSError, KeyError):
         return "", 0
+
+
+def is_worth(item: Item) -> bool:
+    """Whether a step leads to an item, of a size that a step can have."""
+    return bool(item.base) and 0 < item.step_bytes <= item.bytes + _HEADER
 
 
 def take_step(base: Path, index: bytes, path: Path, descriptor: int) -> None:

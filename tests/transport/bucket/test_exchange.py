@@ -99,7 +99,8 @@ def test_two_workers_train_three_rounds(
         f"{r}-0-{who}-0" for r in range(3) for who in ("ada", "bob")
     )
     assert taken.accepted["2-0-bob-0"] == b"bob in round 2" * 10
-    assert taken.up == {"ada": 3 * 140, "bob": 3 * 140}
+    for who in ("ada", "bob"):  # updates, and messages, which are small
+        assert 3 * 140 < taken.up[who] < 3 * 140 + 100_000
     for who in ("ada", "bob"):  # the items arrived whole
         for r in range(3):
             for part in ("block", "interface"):
@@ -350,15 +351,14 @@ def test_greetings_of_before_a_restart_are_not_those_of_now(bench: Any) -> None:
 
 def test_forged_work_is_not_done(bench: Any) -> None:
     """With a token, only the coordinator's word counts."""
+    notices: list[str] = []
 
     async def work() -> None:
         async with bench.serving():
-            link = bench.link("ada")
+            link = bench.link("ada", notice=notices.append)
             await link.register(Register(VERSION, fresh(1)))
             found = await bench.store.read(layout.answer("ada"))
         epoch = layout.unseal(found.content, "answer", "run", None).subject
-        notices: list[str] = []
-        link._talk._notice = notices.append
         forged = layout.seal(
             layout.Answer(999, work=Work("stop"), asked=1),
             "answer",
