@@ -28,7 +28,7 @@ class Slots:
     def train(self, work: Work, part: Any) -> Trained:
         """The local phase of the work's slot, whose state is on disk on return.
 
-        One whose loss isn't a number leaves nothing: the state starts anew.
+        One whose loss isn't a number leaves nothing: the slot starts anew.
 
         Raises:
           OSError: the state can't be kept.
@@ -37,11 +37,25 @@ class Slots:
         trained = self._trainer.train(
             part, self._state, work.round, work.block, work.replica
         )
-        self._state = trained.state if trained.is_finite else None
+        self._state = trained.state
         if trained.is_finite:
             place = self._place(work.block, work.replica)
             self._trainer.save(place / "inner.npz", trained.state, work.round)
+        else:
+            self.restart(work.block, work.replica)
         return trained
+
+    def restart(self, block: int, replica: int) -> None:
+        """Throws away AdamW's state of a slot and what it owes, also those on disk.
+
+        Raises:
+          OSError: they can't be deleted.
+        """
+        place = self._place(block, replica)
+        self._trainer.forget(place / "inner.npz")
+        (place / "owed").unlink(missing_ok=True)
+        if self._slot == (block, replica):
+            self.forget()
 
     def forget(self) -> None:
         """The slot in memory is read from disk again, as before its last round."""

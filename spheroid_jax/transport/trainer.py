@@ -146,6 +146,15 @@ class Trainer:
                 return state
         return None
 
+    def forget(self, path: Path) -> None:
+        """Deletes what :meth:`save` keeps: the next :meth:`load` finds nothing.
+
+        Raises:
+          OSError: it can't be deleted.
+        """
+        for place in (_before(path), path):
+            place.unlink(missing_ok=True)
+
     def _read(self, path: Path, before: int) -> Any:
         abstract = jax.eval_shape(self._engine.inner.init, self.abstract)
         wanted = named(abstract)

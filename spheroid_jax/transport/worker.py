@@ -1,48 +1,32 @@
 """A worker: asks for work, trains, sends what came of it; until the run is over."""
 
 import asyncio
-import contextlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from spheroid_jax import manifests
+from spheroid_jax.transport.fetching import fetched_part
 from spheroid_jax.transport.items.cache import ItemCache
-from spheroid_jax.transport.items.loading import load_part
 from spheroid_jax.transport.link import Link, LinkError
 from spheroid_jax.transport.outbox import Outbox
-from spheroid_jax.transport.protocol import (
-    VERSION,
-    Heartbeat,
-    Leave,
-    Register,
-    Upload,
-    Verdict,
-    Work,
-    WorkRequest,
-)
+from spheroid_jax.transport.protocol import Heartbeat, Upload, Verdict, Work
+from spheroid_jax.transport.session import Identity, Session
 from spheroid_jax.transport.slots import Slots
 from spheroid_jax.transport.trainer import Trained, Trainer
-from spheroid_jax.transport.updates import Encoding
+from spheroid_jax.transport.updates import Encoding, UpdateError
+
+__all__ = ["Identity", "Worker", "round_line"]
 
 Doing = Literal["waiting", "fetching", "training", "sending"]
 _REFUSALS = (
     *("forbidden", "conflict", "unknown", "malformed", "too_large"),
     *("corrupted", "quota"),
 )
-_KINDS = ("block", "interface")  # of a worker's items, as load_part wants them
-_ASK_SECONDS = 20.0  # a question for work is held open so long
-_REGISTRATIONS = 5  # for one call
-
-
-class Identity(NamedTuple):
-    """How this process presents itself."""
-
-    session: str  # 32 hexadecimal digits, drawn anew by every process
-    software: str
-    device: str
+_NOT_FINITE = ("holds NaN", "holds an infinite value")  # of screening an update
+_ANEW = "AdamW starts anew. If it happens again, lower train.learning_rate"
 
 
 class Worker:
@@ -75,7 +59,7 @@ class Worker:
           say: prints a line.
         """
         self._link, self._trainer = link, trainer
-        self._identity, self._encoding = identity, encoding
+        self._session, self._encoding = Session(link, identity), encoding
         self._heartbeat, self._say = heartbeat, say
         self._outbox = Outbox(folder / "outbox")
         self._cache = ItemCache(folder / "items")
@@ -120,10 +104,7 @@ class Worker:
 
     async def register(self) -> None:
         """Presents this process anew; the coordinator may have been restarted."""
-        identity = self._identity
-        await self._link.register(
-            Register(VERSION, identity.session, identity.software, identity.device)
-        )
+        await self._session.register()
 
     async def _work(self) -> str:
         if (left := self._outbox.pending()) is not None:
@@ -131,7 +112,7 @@ class Worker:
         said = ""
         while not self._stopping.is_set():
             began = time.monotonic()
-            work = await self._ask()
+            work = await self._session.ask(self._after, self._stopping)
             if work is None:
                 break
             if work.do == "stop":
@@ -144,35 +125,25 @@ class Worker:
                 continue
             said = ""
             await self._one_round(work, time.monotonic() - began)
-        with contextlib.suppress(LinkError):
-            await self._link.leave(Leave(self._identity.session))
+        await self._session.leave()
         return "left"
-
-    async def _ask(self) -> Work | None:
-        """What to do; None if asked to stop meanwhile."""
-        request = WorkRequest(self._identity.session, self._after, _ASK_SECONDS)
-        asking = asyncio.create_task(self._known(lambda: self._link.work(request)))
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([asking, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not self._stopping.is_set():
-            return asking.result()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        return None
 
     async def _one_round(self, work: Work, waited: float) -> None:
         self._round, self._after = work.round, work.round
         self._wanted.set()
         seconds = {"wait": waited}
         try:
-            part = await self._timed("fetch", seconds, self._fetch(work))
+            part = await self._timed("fetch", seconds, self._part(work))
             trained = await self._timed("train", seconds, self._train(work, part))
             del part
             if trained is None:
                 return
             upload = await self._packed(work, trained)
             verdict = await self._timed("send", seconds, self._send(upload))
+        except UpdateError as error:
+            await self._restart(work.block, work.replica)
+            self._say(f"round {work.round}: {error}, nothing is sent; {_ANEW}")
+            return
         except LinkError as error:
             if error.code not in ("unknown", "conflict", "forbidden"):
                 raise
@@ -184,9 +155,12 @@ class Worker:
         finally:
             self._doing = "waiting"
         if verdict is not None:
-            await self._settle(upload, verdict)
-            self._tell(work, trained, verdict, seconds)
+            anew = await self._settle(upload, verdict)
+            self._say(round_line(work, trained.loss, verdict, seconds) + anew)
         await self._pulse({f"{k}_seconds": v for k, v in seconds.items()})
+
+    async def _part(self, work: Work) -> Any:
+        return await fetched_part(self._link, self._cache, work, self._trainer.abstract)
 
     async def _timed(self, phase: str, seconds: dict[str, float], action: Any) -> Any:
         names: dict[str, Doing] = {
@@ -201,48 +175,23 @@ class Worker:
         finally:
             seconds[phase] = time.monotonic() - began
 
-    async def _fetch(self, work: Work) -> Any:
-        items = {kind: work.items[kind] for kind in _KINDS if kind in work.items}
-        if len(items) < len(_KINDS):
-            raise LinkError(
-                "the coordinator gives work without its items; install its release",
-                code="garbled",
-            )
-        for last in (False, True):
-            # Not what the coordinator calls them: they are folders here.
-            block, interface = [
-                (await self._cache.get(self._link, item, kind)).path
-                for kind, item in items.items()
-            ]
-            try:
-                return await asyncio.to_thread(
-                    load_part, block, interface, self._trainer.abstract
-                )
-            except manifests.Damage as damage:
-                if last:
-                    raise LinkError(f"this disk: {damage}", code="disk") from damage
-                for kind, item in items.items():
-                    self._cache.discard(item, kind)
-        raise AssertionError
-
     async def _train(self, work: Work, part: Any) -> Trained | None:
         """None if the loss isn't a number: nothing of that is to be sent."""
-
         loop = asyncio.get_running_loop()
         trained = await loop.run_in_executor(
             self._thread, self._slots.train, work, part
         )
         if trained.is_finite:
             return trained
-        self._say(
-            f"round {work.round}: the loss is {trained.loss}, nothing is sent; AdamW "
-            "starts anew. If it happens again, lower train.learning_rate"
-        )
+        what = f"the loss is {trained.loss}"
+        if math.isfinite(trained.loss):
+            what = "the update isn't finite"
+        self._say(f"round {work.round}: {what}, nothing is sent; {_ANEW}")
         return None
 
     async def _packed(self, work: Work, trained: Trained) -> Upload:
         self._attempts += 1
-        session = self._identity.session
+        session = self._session.identity.session
         # A round may be trained again, and to another result.
         attempt = int(session[:8], 16) << 20 | self._attempts
         return await asyncio.to_thread(
@@ -258,7 +207,7 @@ class Worker:
     async def _send(self, upload: Upload) -> Verdict | None:
         """None if the coordinator said meanwhile that it is too late."""
         sending = asyncio.create_task(
-            self._known(lambda: self._link.submit(upload, self._outbox.file))
+            self._session.known(lambda: self._link.submit(upload, self._outbox.file))
         )
         try:
             while not sending.done():
@@ -272,22 +221,34 @@ class Worker:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
-    async def _settle(self, upload: Upload, verdict: Verdict) -> None:
+    async def _settle(self, upload: Upload, verdict: Verdict) -> str:
+        """Returns what is to be told besides, if it was refused for its numbers."""
         await asyncio.to_thread(self._slots.settle, upload, verdict, self._outbox)
         self.rounds_done += 1
+        refused = verdict.verdict == "rejected"
+        if not refused or not any(what in verdict.why for what in _NOT_FINITE):
+            return ""
+        # What it was trained with may hold them, too, and spoil every round to come.
+        await self._restart(upload.block, upload.replica)
+        return f". {_ANEW}"
+
+    async def _restart(self, block: int, replica: int) -> None:
+        await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._slots.restart, block, replica
+        )
 
     async def _resend(self, upload: Upload) -> None:
         """Delivers what a process before this one has trained."""
         upload = Upload(
             **{
                 **{f: getattr(upload, f) for f in upload.__struct_fields__},
-                "session": self._identity.session,
+                "session": self._session.identity.session,
             }
         )
         self._round = upload.round
         self._wanted.set()
         try:
-            verdict = await self._known(
+            verdict = await self._session.known(
                 lambda: self._link.submit(upload, self._outbox.file)
             )
         except LinkError as error:
@@ -297,23 +258,9 @@ class Worker:
             self._say(f"the update of round {upload.round} isn't delivered: {error}")
             self._outbox.clear()
             return
-        await self._settle(upload, verdict)
+        anew = await self._settle(upload, verdict)
         self._after = upload.round
-        self._say(f"round {upload.round}: {verdict.verdict}, trained before")
-
-    async def _known(self, call: Callable[[], Any]) -> Any:
-        """Calls, and registers first where the coordinator doesn't know us any more.
-
-        It may be restarted again in between, so that happens a few times.
-        """
-        for _ in range(_REGISTRATIONS):
-            try:
-                return await call()
-            except LinkError as error:
-                if error.code != "unknown" or error.status != 409:
-                    raise
-            await self.register()
-        return await call()
+        self._say(f"round {upload.round}: {verdict.verdict}, trained before{anew}")
 
     async def _beat(self) -> None:
         while True:
@@ -322,20 +269,31 @@ class Worker:
 
     async def _pulse(self, seconds: dict[str, float]) -> None:
         round_ = self._round
-        beat = Heartbeat(self._identity.session, self._doing, round_, **seconds)
-        pulse = await self._known(lambda: self._link.heartbeat(beat))
+        session = self._session.identity.session
+        pulse = await self._session.pulse(
+            Heartbeat(session, self._doing, round_, **seconds)
+        )
         # An answer may be about a round that is over.
         if not pulse.wanted and pulse.round >= round_ == self._round:
             self._wanted.clear()
 
-    def _tell(
-        self, work: Work, trained: Trained, verdict: Verdict, seconds: dict[str, float]
-    ) -> None:
-        what = verdict.verdict + (f" ({verdict.why})" if verdict.why else "")
-        if verdict.verdict == "accepted" and verdict.age:
-            what = f"accepted, {verdict.age} rounds late"
-        self._say(
-            f"round {work.round + 1}, block {work.block}: loss {trained.loss:.3f}, "
-            f"{what}; fetched in {seconds['fetch']:.1f} s, trained in "
-            f"{seconds['train']:.1f} s, sent in {seconds['send']:.1f} s"
-        )
+
+def round_line(
+    work: Work, loss: float, verdict: Verdict, seconds: dict[str, float]
+) -> str:
+    """A round in a line for whoever runs the worker.
+
+    Args:
+      work: that was given.
+      loss: mean over the local steps.
+      verdict: on the update.
+      seconds: by phase: ``fetch``, ``train`` and ``send``.
+    """
+    what = verdict.verdict + (f" ({verdict.why})" if verdict.why else "")
+    if verdict.verdict == "accepted" and verdict.age:
+        what = f"accepted, {verdict.age} rounds late"
+    return (
+        f"round {work.round + 1}, block {work.block}: loss {loss:.3f}, "
+        f"{what}; fetched in {seconds['fetch']:.1f} s, trained in "
+        f"{seconds['train']:.1f} s, sent in {seconds['send']:.1f} s"
+    )

@@ -93,3 +93,11 @@ def phases(summary: Summary) -> Phases:
     closing = sum(r["closing_seconds"] for r in rounds_of(summary))
     wait = max(0.0, rounds - train - fetch - send - closing)
     return Phases(train, fetch, send, closing, wait, rounds)
+
+
+def chunks(
+    records: Sequence[Mapping[str, Any]], most: int
+) -> list[Sequence[Mapping[str, Any]]]:
+    """Records in at most so many runs of one length; the last may be shorter."""
+    size = max(1, -(-len(records) // most))
+    return [records[i : i + size] for i in range(0, len(records), size)]

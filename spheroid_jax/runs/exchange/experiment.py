@@ -18,6 +18,7 @@ from spheroid_jax.memory import size
 from spheroid_jax.reports.exchange.report import write_report
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import setup
+from spheroid_jax.runs.exchange.ending import encoded
 from spheroid_jax.runs.exchange.frame import keep_compiled
 from spheroid_jax.runs.exchange.lockstep import Simulated, comparison, simulate
 from spheroid_jax.runs.exchange.started import (
@@ -133,17 +134,9 @@ def _model_facts(config: ConfigDict) -> dict[str, Any]:
         "local_steps": t.local_steps,
         "params": size(shapes),
         "part_params": part,
-        "encoding": _encoded(config, config.exchange.encoding),
-        "broadcast": _encoded(config, config.exchange.broadcast),
+        "encoding": encoded(config, config.exchange.encoding),
+        "broadcast": encoded(config, config.exchange.broadcast),
     }
-
-
-def _encoded(config: ConfigDict, kind: str) -> str:
-    """How numbers go one way, for readers."""
-    if kind == "full":
-        return "whole float32 parts"
-    zstd = f" zstd {config.exchange.zstd}" if config.exchange.zstd else ""
-    return f"{kind}{zstd}"
 
 
 def _connection_bytes(config: ConfigDict) -> float:

@@ -127,6 +127,7 @@ def commands(
             f"--config={workdir / 'config.py'}",
             f"--workdir={workdir}",
             "--listen={listen}",
+            "--report=never",  # whoever starts all this writes one, of more
             # The hosts are make-believe, and nobody else is on their network.
             *(["--insecure"] if shaped else []),
         ]
@@ -137,7 +138,7 @@ def commands(
             "experiments.worker",
             "--coordinator=http://{coordinator}",
             f"--token-file={_token_file(workdir, name)}",
-            f"--workdir={workers_folder(workdir) / name}",
+            f"--workdir={workers_folder(workdir)}",
         ]
     return found
 

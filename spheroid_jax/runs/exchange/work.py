@@ -24,9 +24,11 @@ from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.http.tls import Token, read_token
 from spheroid_jax.transport.link import Link, LinkError
+from spheroid_jax.transport.own_folder import lock_token, own_folder
 from spheroid_jax.transport.protocol import VERSION, Register, Registered
+from spheroid_jax.transport.session import Identity
 from spheroid_jax.transport.trainer import Trainer
-from spheroid_jax.transport.worker import Identity, Worker
+from spheroid_jax.transport.worker import Worker
 
 FOLDER = Path("runs", "workers")
 _FIRST_PATIENCE = 180.0  # seconds, until there is a first answer
@@ -43,7 +45,7 @@ class WorkerOptions(NamedTuple):
       ca: certificates to trust; None for the system's.
       insecure: whether plain http to another machine is fine.
       corpus: in place of the coordinator's ``data.corpus``; empty: the same.
-      workdir: the worker's folder; None: one by its name.
+      workdir: base of the folders of this worker, one a run; others may share it.
       patience: seconds for which a coordinator that doesn't answer is tried.
     """
 
@@ -53,7 +55,7 @@ class WorkerOptions(NamedTuple):
     ca: Path | None
     insecure: bool
     corpus: str
-    workdir: Path | None
+    workdir: Path
     patience: float
 
 
@@ -97,7 +99,9 @@ def parse(argv: Sequence[str]) -> WorkerOptions:
     parser.add_argument(
         "--workdir",
         metavar="DIR",
-        help=f"this worker's folder, of it alone (default: {FOLDER}/NAME)",
+        default=str(FOLDER),
+        help="for what this worker would miss after a restart, in a folder of its own "
+        f"by worker and run; others may share DIR ({FOLDER})",
     )
     parser.add_argument(
         "--patience",
@@ -132,7 +136,7 @@ def parse(argv: Sequence[str]) -> WorkerOptions:
         Path(options.ca) if options.ca else None,
         options.insecure,
         options.corpus,
-        Path(options.workdir) if options.workdir else None,
+        Path(options.workdir or FOLDER),
         options.patience,
     )
 
@@ -142,8 +146,15 @@ def work(options: WorkerOptions) -> str:
 
     Returns:
       ``finished`` or ``left``.
+
+    Raises:
+      LockError: another process works with the same token and folder.
+      LinkError: the coordinator can't be reached or refuses this worker, or a newer
+        process has taken over.
     """
-    return asyncio.run(_work(options, frame.say))
+    # Before the coordinator hears of this process, which might take over.
+    with lock_token(options.workdir, options.token.reveal()):
+        return asyncio.run(_work(options, frame.say))
 
 
 async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
@@ -157,8 +168,12 @@ async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
         stack.push_async_callback(link.close)
         known = await link.register(Register(VERSION, *identity))
         say(f"{known.worker}: works for {options.url}")
+        own = own_folder(options.workdir, known.worker, known.run, say)
+        stack.enter_context(own.lock)
         # Loading text and compiling take a while, which a lease doesn't wait for.
-        worker = await asyncio.to_thread(_worker, options, link, known, identity, say)
+        worker = await asyncio.to_thread(
+            _worker, options, link, known, identity, own.path, say
+        )
         _stop_on_signals(worker, say)
         try:
             await worker.register()
@@ -220,6 +235,7 @@ def _worker(
     link: Link,
     known: Registered,
     identity: Identity,
+    folder: Path,
     say: Callable[[str], None],
 ) -> Worker:
     if known.protocol != VERSION:
@@ -243,7 +259,7 @@ def _worker(
     return Worker(
         link,
         trainer,
-        options.workdir or FOLDER / f"{known.worker}-{known.run[:8]}",
+        folder,
         identity,
         setup.encoding_of(config),
         known.heartbeat,

@@ -1,0 +1,144 @@
+"""Where a worker keeps what it would miss after a restart: a folder a run and worker.
+
+``BASE/WORKER/RUN`` holds the state of one worker in one run, and nothing else does, so
+any number of workers and of runs may share a base. What runs leave there that nobody
+goes on with is deleted after a while.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spheroid_jax.transport.lock import Lock, LockError, Wording
+
+KEPT_RUNS = 4  # of a worker, beside the one it works for: those it was in last
+KEPT_SECONDS = 30 * 86400.0  # since a process last wrote anything of a run
+_LOCK = "lock"
+_GONE = ".gone-"  # a folder on its way out
+_TOKENS = ".tokens"
+_WORKER = Wording(
+    "another worker process",
+    "give this one a token of its own (experiments.tokens --add=NAME)",
+    "a --workdir",
+)
+Say = Callable[[str], None]
+
+
+class OwnFolder(NamedTuple):
+    """A worker's folder in a run, and the lock that keeps other processes out."""
+
+    path: Path
+    lock: Lock
+
+
+def lock_token(base: Path, token: str) -> Lock:
+    """Refuses a second process with the same token and base.
+
+    It is taken before a coordinator hears of this process, which would otherwise let it
+    take over from the one that is at work.
+
+    Args:
+      base: of workers' folders.
+      token: the worker's; neither it nor what the coordinator keeps of it is written.
+
+    Raises:
+      LockError: another process has it, or files can't be locked there.
+    """
+    digest = hashlib.sha256(f"lock of a worker: {token}".encode()).hexdigest()
+    return Lock(base / _TOKENS / digest[:32], _WORKER)
+
+
+def own_folder(base: Path, worker: str, run: str, say: Say) -> OwnFolder:
+    """Takes the folder of a worker in a run, and deletes what is too old beside it.
+
+    What releases before left in ``BASE/WORKER-RUN`` (the run's first eight characters)
+    is taken up; what they left in ``BASE`` itself doesn't say of which run it is, and
+    isn't used: that is told.
+
+    Args:
+      base: of workers' folders.
+      worker: its name.
+      run: identifies the run.
+      say: prints a line.
+
+    Raises:
+      LockError: another process works there, or files can't be locked there.
+    """
+    path = base / worker / run
+    before = base / f"{worker}-{run[:8]}"
+    if before.is_dir() and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before.rename(path)
+    lock = Lock(path / _LOCK, _WORKER)
+    if (base / "items" / ".lock").exists():
+        say(
+            f"{base} itself holds items/, outbox/ and slots/ of an older release, that "
+            f"don't say of which run they are: not used, delete them. Now it's {path}"
+        )
+    if gone := prune(base, worker, path):
+        say(f"deleted what a worker kept of runs long ago: {', '.join(map(str, gone))}")
+    return OwnFolder(path, lock)
+
+
+def prune(
+    base: Path, worker: str, own: Path, now: Callable[[], float] = time.time
+) -> list[Path]:
+    """Deletes folders of other runs that nobody uses, and says which.
+
+    They are those that were left alone for ``KEPT_SECONDS``, of any worker, and of
+    ``worker`` all but the ``KEPT_RUNS`` newest. A folder without a lock isn't one of
+    ours, and one that can't be deleted stays.
+    """
+    others = sorted(
+        ((_used(path), path) for path in _folders(base) if path != own), reverse=True
+    )
+    newest = [path for _, path in others if path.parent.name == worker][:KEPT_RUNS]
+    gone = []
+    for used, path in others:
+        is_kept = path in newest or path.parent.name != worker
+        if is_kept and now() - used < KEPT_SECONDS:
+            continue
+        if _delete(path):
+            gone.append(path)
+    for leftover in base.glob(f"*/{_GONE}*"):  # of a kill in the middle of the above
+        _delete(leftover)
+    for token in base.glob(f"{_TOKENS}/*"):
+        if now() - _used(token) >= KEPT_SECONDS:
+            with contextlib.suppress(LockError, OSError), Lock(token, _WORKER):
+                token.unlink()
+    return gone
+
+
+def _folders(base: Path) -> Iterator[Path]:
+    """Those of all workers and runs."""
+    for lock in base.glob(f"*/*/{_LOCK}"):
+        folder = lock.parent
+        is_ours = lock.is_file() and not folder.is_symlink()
+        if is_ours and not folder.name.startswith(_GONE):
+            yield folder
+
+
+def _used(path: Path) -> float:
+    """When a process last wrote there, seconds since 1970."""
+    times = [0.0]
+    for depth in ("", "*", "*/*"):
+        for found in path.glob(depth) if depth else [path]:
+            with contextlib.suppress(OSError):
+                times.append(found.stat().st_mtime)
+    return max(times)
+
+
+def _delete(path: Path) -> bool:
+    with contextlib.suppress(LockError, OSError), Lock(path / _LOCK, _WORKER):
+        gone = path
+        if not path.name.startswith(_GONE):
+            gone = path.with_name(f"{_GONE}{path.name}")
+            os.rename(path, gone)  # who comes back from now on begins anew
+        shutil.rmtree(gone)
+        return True
+    return False
