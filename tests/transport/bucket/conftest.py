@@ -73,6 +73,7 @@ class FakeCoordinator:
         self.sessions: dict[str, str] = {}
         self.round = 0
         self.up: dict[str, int] = {}
+        self.down: dict[str, int] = {}
         self.left: list[str] = []
         self.beats: list[Heartbeat] = []
         self.items = {
@@ -171,6 +172,7 @@ class FakeCoordinator:
 
     def add_bytes(self, worker: str, *, down: int = 0, up: int = 0) -> None:
         self.up[worker] = self.up.get(worker, 0) + up
+        self.down[worker] = self.down.get(worker, 0) + down
 
 
 class Bench:

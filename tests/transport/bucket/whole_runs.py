@@ -4,7 +4,7 @@ import asyncio
 import collections
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,9 @@ class Counting(BlobStore):
     """Another store's objects; requests and bytes are counted.
 
     Attributes:
-      asked: requests by what they do and the first word of the key, such as
-        ``("read", "items")``.
-      looks: of those, reads that found nothing new.
-      moved: bytes of objects by direction and first word.
+      asked: requests by what they do and what they are about, such as ``("read",
+        "index")``.
+      moved: bytes of objects by direction and what they are.
     """
 
     def __init__(self, store: BlobStore) -> None:
@@ -41,7 +40,7 @@ class Counting(BlobStore):
         self.moved: collections.Counter[tuple[str, str]] = collections.Counter()
 
     async def _do(self, what: str, key: str, size: int, start: Any) -> Any:
-        room = key.split("/")[0]
+        room = about(key)
         self.asked[what, room] += 1
         result = await super()._do(what, key, size, start)
         if what == "read":
@@ -52,6 +51,13 @@ class Counting(BlobStore):
 
     async def _run(self, start: Any) -> Any:
         return await self._same._run(start)
+
+
+def about(key: str) -> str:
+    """What an object is: ``index``, ``data`` or ``step`` of an item, or where it is."""
+    first, _, rest = key.partition("/")
+    name = rest.rpartition("/")[2]
+    return name.split("-")[0] if first == "items" and name else first
 
 
 def _init(blocks: int, width: int) -> Callable[[jax.Array], Any]:
@@ -123,11 +129,6 @@ def train(
             await beside
 
     asyncio.run(main())
-
-
-def total(counts: Sequence[collections.Counter[tuple[str, str]]], what: str) -> int:
-    """Of several stores, all with this first word of their keys."""
-    return sum(n for c in counts for (how, _), n in c.items() if how == what)
 
 
 def small(directory: Path, blocks: int = 2, **how: Any) -> TinyRun:
