@@ -132,5 +132,9 @@ def train(
 
 
 def small(directory: Path, blocks: int = 2, **how: Any) -> TinyRun:
-    """A run of the small model with a worker a block."""
-    return TinyRun(directory, blocks=blocks, workers=blocks, make=made(blocks), **how)
+    """A run of the small model with a worker a block.
+
+    Signs of life are rare, so that messages are no more on a slow machine.
+    """
+    given = {"blocks": blocks, "workers": blocks, "heartbeat": 5.0, **how}
+    return TinyRun(directory, make=made(blocks), **given)
