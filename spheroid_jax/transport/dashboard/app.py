@@ -2,23 +2,33 @@
 
 They need no token: whoever reaches the coordinator's port may look. Nothing here
 changes anything, and what is shown holds no secret.
+
+What is sent doesn't grow with a run: ``/status`` holds the newest 200 rounds and
+evaluations and all workers with a token, an event what the page draws of it
+(:func:`~spheroid_jax.transport.dashboard.feed.for_page`), ``/metrics`` no more series
+than there are blocks. All rounds are in the run's ``metrics.jsonl``.
 """
 
 import asyncio
-import base64
-import hashlib
+import contextlib
 import logging
-import re
 import time
-from importlib import resources
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.dashboard.feed import Feed, encode
-from spheroid_jax.transport.dashboard.metrics import CONTENT_TYPE, exposition
-from spheroid_jax.transport.protocol import Problem
+from spheroid_jax.transport.dashboard.metrics import (
+    CONTENT_TYPE,
+    counted,
+    exposition,
+)
+from spheroid_jax.transport.dashboard.page import page
+from spheroid_jax.transport.http.limits import Gate
+from spheroid_jax.transport.http.problems import problem
+from spheroid_jax.transport.http.requests import peer_address
+from spheroid_jax.transport.protocol import ProtocolError
 
 _LOG = logging.getLogger(__name__)
 _SAFE = {
@@ -34,6 +44,7 @@ class Viewing(NamedTuple):
     """Limits on those who watch. Seconds."""
 
     viewers: int = 32  # at the same time; the next one is told to come later
+    each: int = 8  # of them from one address; behind a proxy all have that of it
     interval: float = 0.5  # least time between two events
     refresh: float = 10.0  # most time between two events, so that ages stay right
     keep_alive: float = 15.0  # most silence, while the coordinator has nothing to say
@@ -63,18 +74,6 @@ def add_dashboard(
     app.on_shutdown.append(dashboard.close)
 
 
-def page() -> tuple[str, str]:
-    """The page, and a policy that lets a browser run its own code and no other."""
-    text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
-    script, style = (_fingerprint(text, tag) for tag in ("script", "style"))
-    policy = (
-        f"default-src 'none'; script-src {script}; style-src {style}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    )
-    return text, policy
-
-
 def health(status: dict[str, Any]) -> tuple[int, str]:
     """HTTP status and word: whether the coordinator can take work and keep it."""
     if status.get("state") == "draining":
@@ -88,7 +87,10 @@ class _Dashboard:
     def __init__(self, coordinator: CoordinatorAPI, viewing: Viewing):
         self._coordinator, self._viewing = coordinator, viewing
         self._feed = Feed(coordinator, viewing.interval, viewing.refresh)
+        self._each = Gate(viewing.each, "viewers", of="an address")
         self._page, self._policy = page()
+        # What a run had before this process is no part of its counters.
+        self._before = counted(coordinator.status())
 
     async def close(self, app: web.Application) -> None:
         self._feed.close()
@@ -101,7 +103,7 @@ class _Dashboard:
         return _json(self._coordinator.status())
 
     async def metrics(self, request: web.Request) -> web.Response:
-        body = exposition(self._coordinator.status())
+        body = exposition(self._coordinator.status(), self._before)
         return web.Response(body=body, headers={**_SAFE, "Content-Type": CONTENT_TYPE})
 
     async def healthz(self, request: web.Request) -> web.Response:
@@ -117,9 +119,15 @@ class _Dashboard:
     async def events(self, request: web.Request) -> web.StreamResponse:
         if self._feed.closed or self._feed.viewers >= self._viewing.viewers:
             why = f"{self._feed.viewers} watch already: ask again later, or GET /status"
-            refusal = _json(Problem(why, "busy"), 503)
-            refusal.headers["Retry-After"] = "10"
-            return refusal
+            return _refusal(ProtocolError(why, status=503, code="busy"))
+        with contextlib.ExitStack() as place:
+            try:
+                place.enter_context(self._each.enter(peer_address(request)))
+            except ProtocolError as error:
+                return _refusal(error)
+            return await self._watch(request)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers=_SAFE)
         response.content_type = "text/event-stream"
         response.headers["X-Accel-Buffering"] = "no"  # or nginx would hold events back
@@ -174,10 +182,10 @@ class _Dashboard:
                 await asyncio.sleep(min(self._viewing.interval, 0.25))
 
 
-def _fingerprint(text: str, tag: str) -> str:
-    parts = re.findall(f"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
-    digests = (hashlib.sha256(part.encode()).digest() for part in parts)
-    return " ".join(f"'sha256-{base64.b64encode(d).decode()}'" for d in digests)
+def _refusal(error: ProtocolError) -> web.Response:
+    response = problem(error)
+    response.headers.update({**_SAFE, "Retry-After": "10"})
+    return response
 
 
 def _event(body: bytes) -> bytes:

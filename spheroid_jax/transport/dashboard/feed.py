@@ -1,8 +1,10 @@
 """The status as it changes, encoded once for everybody who watches."""
 
 import asyncio
+import collections
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 _LOG = logging.getLogger(__name__)
 _ROUNDS = 20  # of the log, as many as the page shows
 _POINTS = 400  # of the chart: more than a screen tells apart
+_WORKERS = 200  # as many as the page shows
+_JUST = 600.0  # seconds that somebody who is gone is looked for
 
 
 def encode(status: Any) -> bytes:
@@ -24,12 +28,32 @@ def encode(status: Any) -> bytes:
 
 
 def for_page(status: dict[str, Any]) -> dict[str, Any]:
-    """The part of a status that the page draws, so that an event stays small."""
-    evaluations = status.get("ce", [])
+    """The part of a status that the page draws, so that an event stays small.
+
+    It grows neither with rounds nor with workers: the newest rounds, at most 400
+    evaluations from the first to the newest, and the 200 workers that matter most,
+    with ``worker_states`` to say how many of all are in which state.
+    """
+    evaluations, workers = status.get("ce", []), status.get("workers", [])
     stride = -(-len(evaluations) // _POINTS) or 1
     # Counted from the newest, which is never left out.
     ce = evaluations[::-1][::stride][::-1]
-    return {**status, "ce": ce, "rounds_log": status.get("rounds_log", [])[-_ROUNDS:]}
+    return {
+        **status,
+        "ce": ce,
+        "rounds_log": status.get("rounds_log", [])[-_ROUNDS:],
+        "workers": sorted(workers, key=_rank)[:_WORKERS],
+        "worker_states": collections.Counter(str(w.get("state")) for w in workers),
+    }
+
+
+def _rank(worker: dict[str, Any]) -> tuple[int, float]:
+    """Late first, then who is just gone, who is here, and who is gone for longest."""
+    state, seen = worker.get("state"), worker.get("seen_seconds")
+    silent = math.inf if seen is None else float(seen)
+    if state != "gone":
+        return (0 if state == "late" else 2), 0.0
+    return (1 if silent < _JUST else 3), silent
 
 
 class Feed:

@@ -3,12 +3,17 @@
 All is read from the coordinator's status when it is asked for: nothing is counted
 here, so nothing is counted twice. Labels are blocks and words of a fixed list, never
 what a worker says, so the number of series is bounded; ``/status`` tells of workers.
+
+Counters (``_total``, and the histogram) start from zero with each process, as
+Prometheus expects of them. The run's own totals, which are gauges here, don't: after a
+crash they go on from the last closed round, a little below where they were, and
+``rate()`` of such a counter would take all of it for new.
 """
 
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -24,6 +29,7 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RUN_STATES = ("waiting", "open", "closing", "finished", "draining")
 WORKER_STATES = ("waiting", "fetching", "training", "sending", "late", "gone")
+DIRECTIONS = ("down", "up")
 VERDICTS = ("accepted", "late", "rejected")
 _AGES = 16  # buckets of the histogram of ages; older ones share the last
 _BLOCKS = 1024  # that have series of their own
@@ -31,18 +37,68 @@ _BLOCKS = 1024  # that have series of their own
 Samples = Iterable[tuple[str, Any]]
 
 
-def exposition(status: dict[str, Any]) -> bytes:
-    """A status in Prometheus' text format."""
+class Counted(NamedTuple):
+    """What a run has counted so far.
+
+    Attributes:
+      bytes: by direction.
+      updates: by verdict.
+      ages: how many accepted updates were so many rounds old.
+    """
+
+    bytes: dict[str, float]
+    updates: dict[str, float]
+    ages: list[float]
+
+    def since(self, before: "Counted") -> "Counted":
+        """What of it is new; never below zero."""
+
+        def new(now: dict[str, float], old: dict[str, float]) -> dict[str, float]:
+            return {key: max(0.0, now[key] - old.get(key, 0.0)) for key in now}
+
+        ages = itertools.zip_longest(self.ages, before.ages, fillvalue=0.0)
+        return Counted(
+            new(self.bytes, before.bytes),
+            new(self.updates, before.updates),
+            [max(0.0, now - old) for now, old in ages],
+        )
+
+
+_NOTHING = Counted({}, {}, [])
+
+
+def counted(status: dict[str, Any]) -> Counted:
+    """What a status counts; a number that isn't known is left out."""
+    workers = status.get("workers", [])
+    # The coordinator's totals, where it has them, outlive workers that are forgotten.
+    updates = status.get("updates") or {
+        verdict: sum(worker.get(verdict) or 0 for worker in workers)
+        for verdict in VERDICTS
+    }
+    return Counted(
+        _known(DIRECTIONS, status.get("bytes", {})),
+        _known(VERDICTS, updates),
+        [_number(count) or 0.0 for count in status.get("staleness", [])],
+    )
+
+
+def exposition(status: dict[str, Any], before: Counted = _NOTHING) -> bytes:
+    """A status in Prometheus' text format.
+
+    Args:
+      status: of this moment.
+      before: what the run had counted when this process took it up.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StatusCollector(status))
+    registry.register(StatusCollector(status, before))
     return generate_latest(registry)
 
 
 class StatusCollector(Collector):
     """What a status says, as metrics. A number that isn't known has no sample."""
 
-    def __init__(self, status: dict[str, Any]):
-        self._status = status
+    def __init__(self, status: dict[str, Any], before: Counted = _NOTHING):
+        self._status, self._before = status, before
 
     def describe(self) -> list[Metric]:
         """Nothing: the registry needs no names beforehand."""
@@ -53,8 +109,8 @@ class StatusCollector(Collector):
         status = self._status
         yield from _run(status)
         yield from _blocks(status.get("blocks", [])[:_BLOCKS])
-        yield from _workers(status)
-        yield _staleness(status.get("staleness", []))
+        yield _workers(status.get("workers", []))
+        yield from _totals(counted(status), self._before)
         yield from _evaluation(status.get("ce", []))
         yield from _last_round(status.get("rounds_log", []))
 
@@ -72,12 +128,11 @@ def _run(status: dict[str, Any]) -> Iterator[Metric]:
         ("spheroid_round_deadline_seconds", "deadline", "Time a round has."),
     ):
         yield _gauge(name, about, [("", status.get(key))])
-    moved = CounterMetricFamily(
-        "spheroid_bytes", "Bytes over the wire.", labels=["direction"]
+    yield _gauge(
+        "spheroid_writable",
+        "Whether the coordinator's disk takes what has to be written: 1 or 0.",
+        [("", status.get("writable"))],
     )
-    for direction in ("down", "up"):
-        _add(moved, direction, status.get("bytes", {}).get(direction))
-    yield moved
 
 
 def _blocks(blocks: list[dict[str, Any]]) -> Iterator[Metric]:
@@ -99,35 +154,36 @@ def _blocks(blocks: list[dict[str, Any]]) -> Iterator[Metric]:
         yield _gauge(name, about, samples, "block")
 
 
-def _workers(status: dict[str, Any]) -> Iterator[Metric]:
-    workers = status.get("workers", [])
+def _workers(workers: list[dict[str, Any]]) -> Metric:
     counts = dict.fromkeys((*WORKER_STATES, "other"), 0)
     for worker in workers:
         state = worker.get("state")
         counts[state if state in WORKER_STATES else "other"] += 1
-    yield _gauge("spheroid_workers", "Workers.", counts.items(), "state")
-    # The coordinator's totals, where it has them, outlive workers that are forgotten.
-    totals = status.get("updates") or {
-        verdict: sum(worker.get(verdict) or 0 for worker in workers)
-        for verdict in VERDICTS
-    }
-    updates = CounterMetricFamily(
-        "spheroid_updates", "Updates by what became of them.", labels=["verdict"]
-    )
-    for verdict in VERDICTS:
-        _add(updates, verdict, totals.get(verdict))
-    yield updates
+    return _gauge("spheroid_workers", "Workers.", counts.items(), "state")
 
 
-def _staleness(counts: list[Any]) -> Metric:
-    known = [_number(count) or 0.0 for count in counts]
-    below = list(itertools.accumulate(known))
+def _totals(run: Counted, before: Counted) -> Iterator[Metric]:
+    new = run.since(before)
+    about = "Bytes over the wire"
+    yield _counter("spheroid_bytes", about, new.bytes, "direction")
+    about += ", in the whole run."
+    yield _gauge("spheroid_run_bytes", about, run.bytes.items(), "direction")
+    about = "Updates by what became of them"
+    yield _counter("spheroid_updates", about, new.updates, "verdict")
+    about += ", in the whole run."
+    yield _gauge("spheroid_run_updates", about, run.updates.items(), "verdict")
+    yield _staleness(new.ages)
+
+
+def _staleness(counts: list[float]) -> Metric:
+    below = list(itertools.accumulate(counts))
     buckets = [(f"{age}.0", count) for age, count in enumerate(below[:_AGES])]
     everything = below[-1] if below else 0.0
     metric = HistogramMetricFamily(
-        "spheroid_staleness_rounds", "Age of accepted updates, in rounds."
+        "spheroid_staleness_rounds",
+        "Age of updates in the rounds closed by this process, in rounds.",
     )
-    ages = sum(age * count for age, count in enumerate(known))
+    ages = sum(age * count for age, count in enumerate(counts))
     metric.add_metric([], [*buckets, ("+Inf", everything)], ages)
     return metric
 
@@ -157,12 +213,25 @@ def _gauge(name: str, about: str, samples: Samples, label: str = "") -> Metric:
     return metric
 
 
+def _counter(name: str, about: str, counts: dict[str, float], label: str) -> Metric:
+    about += ", since this coordinator started."
+    metric = CounterMetricFamily(name, about, labels=[label])
+    for value_of, value in counts.items():
+        _add(metric, value_of, value)
+    return metric
+
+
 def _add(
     metric: CounterMetricFamily | GaugeMetricFamily, label: str, value: Any
 ) -> None:
     number = _number(value)
     if number is not None:
         metric.add_metric([label] if label else [], number)
+
+
+def _known(keys: Iterable[str], values: dict[str, Any]) -> dict[str, float]:
+    numbers = {key: _number(values.get(key)) for key in keys}
+    return {key: number for key, number in numbers.items() if number is not None}
 
 
 def _number(value: Any) -> float | None:

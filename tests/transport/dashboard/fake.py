@@ -60,7 +60,7 @@ async def served(
         await asyncio.wait_for(runner.cleanup(), 10)
 
 
-def worker(name: str, block: int, state: str, **facts: Any) -> dict[str, Any]:
+def worker(name: str, block: int | None, state: str, **facts: Any) -> dict[str, Any]:
     usual = {
         "replica": 0,
         "seen_seconds": 1.0,
@@ -119,6 +119,7 @@ def status() -> dict[str, Any]:
                 seen_seconds=41.0,
                 up=21_500_000,
                 device="AMD Ryzen 7 5800X",
+                seconds={"fetch": 210.0, "train": 600.0, "send": 90.0, "wait": 100.0},
             ),
         ],
         "ce": [
@@ -129,7 +130,7 @@ def status() -> dict[str, Any]:
         "bytes": {"down": 888_000_000, "up": 206_500_000},
         "rounds_log": [
             {
-                "round": r,
+                "round": r + 1,  # done by then
                 "seconds": 58.0 + r / 4,
                 "heard": 6 - r % 3 % 2,
                 "expected": 6,

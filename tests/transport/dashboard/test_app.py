@@ -16,9 +16,15 @@ import pytest
 import trustme
 
 from spheroid_jax.transport.dashboard import Viewing
-from spheroid_jax.transport.dashboard.app import page
 from spheroid_jax.transport.dashboard.feed import encode, for_page
-from tests.transport.dashboard.fake import HOSTILE, FakeCoordinator, served, status
+from spheroid_jax.transport.dashboard.page import page
+from tests.transport.dashboard.fake import (
+    HOSTILE,
+    FakeCoordinator,
+    served,
+    status,
+    worker,
+)
 
 FAST = Viewing(interval=0.02, refresh=5.0, keep_alive=5.0, stall=5.0)
 
@@ -216,8 +222,9 @@ def test_many_changes_are_few_events_and_the_last_one_arrives(
             assert len(sent) == events + 1
             # The clock of the event loop is of coarser grain than ours.
             assert min(b - a for a, b in itertools.pairwise(sent)) > 0.19
-            # Nor is the coordinator asked more often: for the first, then by the feed.
-            assert coordinator.asked <= 2 + (time.monotonic() - start) / 0.19
+            # Nor is the coordinator asked more often: at the start, for the first, then
+            # by the feed.
+            assert coordinator.asked <= 3 + (time.monotonic() - start) / 0.19
 
     run(test, FAST._replace(interval=0.2))
 
@@ -290,13 +297,39 @@ def test_viewers_are_limited_and_a_viewer_that_goes_makes_room() -> None:
     run(test, FAST._replace(viewers=2))
 
 
+def test_one_address_leaves_places_to_others() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        first = await client.get(f"{url}/events")
+        await next_status(first)
+        async with client.get(f"{url}/events") as second:
+            assert second.status == 429
+            assert int(second.headers["Retry-After"]) > 0
+            assert second.headers["X-Content-Type-Options"] == "nosniff"
+            said = await second.json()
+            assert said["code"] == "busy"
+            assert "an address" in said["error"]
+        async with (
+            aiohttp.ClientSession(connector=elsewhere) as other,
+            other.get(f"{url}/events") as third,
+        ):
+            assert third.status == 200
+            await next_status(third)
+        first.close()
+        await all_free(client, url, 1)
+
+    run(test, FAST._replace(viewers=4, each=1))
+
+
 def test_without_viewers_the_coordinator_is_not_asked() -> None:
     async def test(
         coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
     ) -> None:
         coordinator.change()
         await asyncio.sleep(0.1)
-        assert coordinator.asked == 0
+        assert coordinator.asked == 1  # as the server started
         async with client.get(f"{url}/events") as answer:
             await next_status(answer)
         asked = -1
@@ -455,3 +488,20 @@ def test_an_event_stays_small_and_keeps_the_newest(count: int) -> None:
     assert said["rounds_log"] == ce[-20:]
     rounds = [point["round"] for point in said["ce"]]
     assert rounds == sorted(set(rounds))
+
+
+def test_an_event_of_very_many_workers_is_small_and_holds_who_matters() -> None:
+    facts = status()
+    facts["workers"] = [worker(f"w{i}", i % 3, "training") for i in range(5000)]
+    facts["workers"] += [
+        worker("old", 0, "gone", seen_seconds=1e6),
+        worker("tardy", 1, "late"),
+        worker("unseen", 1, "gone", seen_seconds=None),
+        worker("lost", 2, "gone", seen_seconds=30.0),
+    ]
+    said = for_page(facts)
+    names = [w["name"] for w in said["workers"]]
+    assert names[:2] == ["tardy", "lost"]
+    assert not {"old", "unseen"} & {*names}
+    assert said["worker_states"] == {"training": 5000, "gone": 3, "late": 1}
+    assert len(encode(said)) < 100_000

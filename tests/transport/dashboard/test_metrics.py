@@ -1,6 +1,7 @@
 """The metrics, read by Prometheus' own parser."""
 
 import asyncio
+import re
 from typing import Any
 
 import aiohttp
@@ -123,6 +124,83 @@ def test_workers_add_no_series_whatever_they_say() -> None:
     assert len(found) < 3000
     count = sum(range(1000))
     assert value(found, "spheroid_staleness_rounds_bucket", le="+Inf") == count
+
+
+def test_counters_start_at_zero_with_the_process_and_totals_do_not() -> None:
+    async def main() -> None:
+        coordinator = FakeCoordinator(status())  # twelve rounds before this process
+        async with served(coordinator) as url, aiohttp.ClientSession() as client:
+
+            async def found() -> Samples:
+                async with client.get(f"{url}/metrics") as answer:
+                    return read(await answer.text())
+
+            begun = await found()
+            for name in ("bytes", "updates"):
+                counts = [
+                    v
+                    for (n, _), v in begun.items()
+                    if n.startswith(f"spheroid_{name}_total")
+                ]
+                assert counts
+                assert not any(counts)
+            assert value(begun, "spheroid_staleness_rounds_count") == 0
+            assert value(begun, "spheroid_run_bytes", direction="up") == 206.5e6
+            assert value(begun, "spheroid_run_updates", verdict="late") == 8
+            workers = status()["workers"]
+            workers[0]["accepted"] += 2
+            coordinator.change(
+                workers=workers,
+                bytes={"down": 888_000_500, "up": 206_500_000},
+                staleness=[49, 7, 2, 1],
+            )
+            later = await found()
+            assert value(later, "spheroid_bytes_total", direction="down") == 500
+            assert value(later, "spheroid_bytes_total", direction="up") == 0
+            assert value(later, "spheroid_updates_total", verdict="accepted") == 2
+            assert value(later, "spheroid_staleness_rounds_count") == 2
+            assert value(later, "spheroid_staleness_rounds_sum") == 3
+            assert value(later, "spheroid_run_bytes", direction="down") == 888_000_500
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+# As "promtool check metrics" asks: of names, and of what each type may be called.
+_ABBREVIATED = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "m", "h", "d"}
+_OTHER_UNITS = {"minutes", "hours", "days", "milliseconds", "kilobytes", "bits"}
+_TYPES = {"counter", "gauge", "histogram", "summary"}
+
+
+@pytest.mark.parametrize("facts", [status(), {}])
+def test_names_and_types_are_as_prometheus_wants_them(facts: dict[str, Any]) -> None:
+    types: dict[str, str] = {}
+    helped = set()
+    for line in exposition(facts).decode().splitlines():
+        if line.startswith("# HELP "):
+            _, _, name, text = line.split(" ", 3)
+            assert name not in helped
+            assert text.endswith(".")
+            helped.add(name)
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types
+            types[name] = kind
+    assert helped == types.keys()
+    for name, kind in types.items():
+        assert re.fullmatch(r"spheroid(_[a-z]+)+", name)
+        words = {*name.split("_")}
+        assert not words & (_ABBREVIATED | _OTHER_UNITS | _TYPES)
+        assert kind in ("counter", "gauge", "histogram")
+        assert name.endswith("_total") == (kind == "counter")
+        assert not name.endswith(("_bucket", "_count", "_sum", "_created"))
+    for family in text_string_to_metric_families(exposition(facts).decode()):
+        for sample in family.samples:
+            assert ("le" in sample.labels) == sample.name.endswith("_bucket")
+
+
+def test_a_disk_that_refuses_can_be_told_from_one_that_takes() -> None:
+    assert value(samples({**status(), "writable": True}), "spheroid_writable") == 1
+    assert value(samples({**status(), "writable": False}), "spheroid_writable") == 0
 
 
 def test_the_route_has_prometheus_type_of_content() -> None:

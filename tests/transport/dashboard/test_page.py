@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from spheroid_jax.transport.dashboard import Viewing
-from spheroid_jax.transport.dashboard.app import page
+from spheroid_jax.transport.dashboard.page import page
 from tests.transport.dashboard.browser import Tab, browser, installed
 from tests.transport.dashboard.fake import (
     HOSTILE,
@@ -26,6 +26,7 @@ needs_browser = pytest.mark.skipif(
 )
 FAST = Viewing(interval=0.05, refresh=5.0, keep_alive=5.0, stall=5.0)
 DESK, PHONE = (1200, 800), (360, 740)
+GREY = "getComputedStyle(document.querySelector('main')).filter === 'grayscale(1)'"
 LIVE = "document.querySelector('#link.live')"
 
 
@@ -71,25 +72,27 @@ async def assert_fits(tab: Tab, width: int) -> None:
 
 NUMBERS = (
     # what the status says, as the page puts it
-    "Round 12 is open",
+    # counted from 1: twelve are done
+    "Round 13 is open",
     "waiting for 2 of 6 updates",
-    "round 12 of 16",
+    "12 of 16 rounds done, about 4.0 min to go",  # four of the usual 59.75 s
     "left of 1 min 00 s",
-    "Heard this round 4 of 6",
-    "CE of the chain 2.3146",
-    "CE of the ensemble 2.2367",
+    "Heard this round 4 of 6 6 of 6 workers are here",
+    "Awaited: osaka-2 (block 1, training), quito-1 (block 2, sending)",
+    "CE of the chain 2.3146 \u2193 0.0573 since round 10",  # 2.3719 before
+    "CE of the ensemble 2.2367 \u2193 0.0527 since round 10",  # 2.2894
     "Received from workers 207 MB",
     "Sent to workers 888 MB",
     "Late now: quito-2 (block 2)",
-    "0 98 % 2 of 2 round 11",  # blocks
-    "2 60 % 1 of 2 round 9",
+    "0 98 % 2 of 2 round 12",  # blocks; the status says 11, counted from 0
+    "2 60 % 1 of 2 round 10",
     "0 84 % 48",  # ages: 48 of 57
     "1 12 % 7",
     "2 4 % 2",
-    "11 61 s 6 of 6 0.2 17.2 MB 74.0 MB",  # the newest round, 60.75 s
-    "10 61 s 5 of 6 0.1 17.2 MB 74.0 MB",
-    "12 s ago quito-2: no heartbeat for 30 s",  # 754 - 742
-    "7 min 23 s ago quito-1: rejected: a norm of 412.7, above 38.1",  # 754 - 311
+    "12 61 s 6 of 6 0.2 17.2 MB 74.0 MB",  # the newest round, 60.75 s
+    "11 61 s 5 of 6 0.1 17.2 MB 74.0 MB",
+    " s ago quito-2: no heartbeat for 30 s",
+    "7.4 min ago quito-1: rejected: a norm of 412.7, above 38.1",  # 754 - 311
 )
 
 
@@ -104,16 +107,18 @@ def test_the_numbers_are_on_the_page(
         text = await tab.text()
         for number in NUMBERS:
             assert number in text
-        # One line a worker: in time is accepted of all that were sent, 5 of 11.
+        assert re.search(r"\b1[2-9] s ago quito-2", text)  # 754 - 742, and it goes on
+        # One line a worker: what counted is accepted of all that were sent, 5 of 11.
         rows = await tab.value(
             "[...document.querySelector('#workers tbody').rows].map((row) =>"
             " [...row.cells].map((cell) => cell.innerText.trim()))"
         )
         late = "quito-2|▲ late|2, 1|41 s ago|45 %|5|6|0|1.4|21.5 MB|148 MB"
+        spent = "|60 / 30 / 10 %|AMD Ryzen 7 5800X"  # of 1000 s
         first = [cell.replace("\u00a0", " ") for cell in rows[0]]
         assert "|".join(first[:3]) == "|".join(late.split("|")[:3])
         assert re.fullmatch(r"4\d s ago", first[3])  # the clock goes on
-        assert "|".join(first[4:]) == late.split("|", 4)[4] + "|AMD Ryzen 7 5800X"
+        assert "|".join(first[4:]) == late.split("|", 4)[4] + spent
         assert [row[0] for row in rows[1:]] == [
             "amsterdam-1",
             "amsterdam-2",
@@ -176,8 +181,8 @@ def test_the_page_follows_the_run_without_being_loaded_again(address: str) -> No
         await tab.until("document.title.startsWith('13/16')")
         text = await tab.text()
         for number in (
-            "Closing round 13",
-            "round 13 of 16",
+            "Closing round 14",
+            "13 of 16 rounds done",
             "CE of the chain 2.1807",
             "CE of the ensemble 2.1144",
             "Received from workers 224 MB",
@@ -200,12 +205,12 @@ def test_the_page_follows_the_run_without_being_loaded_again(address: str) -> No
 def test_the_clock_goes_on_between_events(address: str) -> None:
     async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
         left = "document.getElementById('left-text').textContent"
-        await tab.until(f"{left}.startsWith('40')")  # from 42
+        await tab.until(f"{left}.startsWith('Deadline: 40')")  # from 42
         assert coordinator.version == 1
         coordinator.change(opened_seconds=61.0)
         await tab.until(f"{left} === 'The deadline has passed'")
         coordinator.change(deadline=None)
-        await tab.until(f"/^open for 1\\smin/.test({left})")
+        await tab.until(f"/^Open for 1\\smin/.test({left})")
 
     look(address, test, viewing=FAST._replace(refresh=60.0))
 
@@ -243,6 +248,9 @@ def test_what_a_worker_says_is_text(address: str, size: tuple[int, int]) -> None
     )
 
     async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        await assert_fits(tab, size[0])
+        if size == PHONE:
+            await tab.value("document.getElementById('all').click()")
         text = await tab.value("document.body.innerText")
         assert text.count(HOSTILE) == 5
         assert "</td><script>x()</script>" in text
@@ -293,12 +301,24 @@ UNKNOWN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        (EMPTY, ["Waiting for workers", "round 0 of 16", "No evaluation yet."]),
+        (
+            EMPTY,
+            [
+                "Waiting for workers",
+                "0 of 16 rounds done",
+                "No evaluation yet.",
+                "No update was accepted yet.",
+                "No round is done yet.",
+            ],
+        ),
         (
             UNKNOWN,
             ["odd", "CE of the chain 5.0000", "0 \u2013 \u2013 of 0 never", "no time"],
         ),
-        ({**status(), "state": "finished", "round": 16}, ["Finished", "round 16 of"]),
+        (
+            {**status(), "state": "finished", "round": 16},
+            ["Finished", "16 of 16 rounds done"],
+        ),
         ({**status(), "state": "draining"}, ["Draining"]),
         (
             {**status(), "workers": [worker(f"w{i}", i, "gone") for i in range(250)]},
@@ -330,14 +350,17 @@ def test_the_page_says_when_it_is_cut_off_and_comes_back(address: str) -> None:
                 await tab.until(LIVE)
                 await tab.value("window.mark = 'the same page'")
             await tab.until("document.querySelector('#link.lost')")
-            assert "✕ Disconnected since" in await tab.text()
+            assert "✕ Connection lost since" in await tab.text()
+            assert await tab.value("document.title") == "✕ 12/16 · open · wan"
+            assert await tab.value(GREY)
             assert "CE of the chain 2.3146" in await tab.text()  # the last known
             coordinator.change(round=14)
             port = int(url.rsplit(":", 1)[1])
             async with served(coordinator, FAST, port):
                 await tab.until(LIVE)
-                assert "round 14 of 16" in await tab.text()
-                assert "Disconnected" not in await tab.text()
+                assert "14 of 16 rounds done" in await tab.text()
+                assert not await tab.value(GREY)
+                assert "Connection lost" not in await tab.text()
                 assert await tab.value("window.mark") == "the same page"
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -346,13 +369,170 @@ def test_the_page_says_when_it_is_cut_off_and_comes_back(address: str) -> None:
 @needs_browser
 def test_where_too_many_watch_the_page_still_shows_the_numbers(address: str) -> None:
     async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
-        assert "✕ Not live since" in await tab.text()
+        assert "Every 5 s: too many watch for more" in await tab.text()
+        assert not await tab.value(GREY)
         assert "CE of the chain 2.3146" in await tab.text()
         coordinator.change(round=15)  # it asks again, by and by
         await tab.until("document.title.startsWith('15/16')")
 
     full = FAST._replace(viewers=0)
-    look(address, test, viewing=full, ready="document.querySelector('#link.lost')")
+    look(address, test, viewing=full, ready="document.querySelector('#link.slow')")
+
+
+async def shown_columns(tab: Tab) -> list[str]:
+    return await tab.value(
+        "[...document.querySelector('#workers tbody').rows[0].cells]"
+        ".filter((cell) => cell.checkVisibility()).map((cell) => cell.dataset.label)"
+    )
+
+
+@needs_browser
+def test_a_phone_shows_the_columns_most_asked_for_and_all_when_asked(
+    address: str,
+) -> None:
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        few = ["Name", "State", "Block, replica", "Last seen", "Counted"]
+        assert await shown_columns(tab) == few
+        await tab.value("document.getElementById('all').click()")
+        assert len(await shown_columns(tab)) == 13
+        await assert_fits(tab, PHONE[0])
+
+    look(address, test, size=PHONE)
+
+
+@needs_browser
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_long_names_take_no_room_from_words_and_numbers(
+    address: str, size: tuple[int, int]
+) -> None:
+    facts = status()
+    facts["workers"] = [
+        worker("a" * 31 + "-" + "b" * 32, 0, "training", seen_seconds=3000.0),
+        worker("short", 1, "fetching", device="NVIDIA H100 80GB HBM3 " * 4),
+    ]
+
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        await assert_fits(tab, size[0])
+        # No heading is broken within a word: each is as wide as its longest word.
+        broken = await tab.value(
+            "[...document.querySelectorAll('#workers thead th')].filter((th) =>"
+            " th.checkVisibility() && th.scrollWidth > th.clientWidth + 1).length"
+        )
+        assert broken == 0
+        lines = await tab.value(
+            "[...document.querySelector('#workers tbody').rows[1].cells]"
+            ".slice(1, 4).map((td) => Math.round(td.firstChild.getBoundingClientRect()"
+            ".height / 17))"  # a line is 18 px on a phone, 23 on a desk
+        )
+        assert lines == [1, 1, 1]
+
+    look(address, test, facts, size)
+
+
+@needs_browser
+def test_a_value_that_is_no_number_is_told_and_leaves_a_gap(address: str) -> None:
+    facts = status()
+    facts["ce"][3]["ce_chain"] = float("nan")
+    facts["ce"][6]["ce_chain"] = float("inf")
+
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        text = await tab.text()
+        assert "CE of the chain not finite after round 12" in text
+        assert "The evaluation after round 12 isn't a finite number" in text
+        assert "CE of the ensemble 2.2367" in text
+        lines = await tab.value(
+            "[...document.querySelectorAll('#chart polyline.chain')]"
+            ".map((line) => line.getAttribute('points').split(' ').length)"
+        )
+        assert lines == [3, 2]  # rounds 0, 2, 4 and 8, 10
+        facts["ce"].append({"round": 14, "ce_chain": 2.9, "ce_ensemble": 2.2})
+        coordinator.change(ce=facts["ce"])
+        await tab.until("!document.querySelector('#alerts li')")
+        # Worse by more than a little: 2.9 where the best was 2.3719.
+        rise = "↑ 0.5281 since round 10; best 2.3719"
+        assert rise in await tab.text()
+        assert await tab.value("document.querySelector('#trend-chain.bad') !== null")
+
+    look(address, test, facts)
+
+
+@needs_browser
+def test_a_disk_that_refuses_is_told_loudly_and_once(address: str) -> None:
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        assert await tab.value("document.querySelector('#alerts li')") is None
+        await tab.value(
+            "window.said = 0; new MutationObserver(() => window.said++).observe("
+            "document.querySelector('[aria-live]'), {childList: true, subtree: true,"
+            " characterData: true}); 0"
+        )
+        coordinator.change(writable=False, state="closing", why="can't save: no space")
+        await tab.until("document.querySelector('#alerts li')")
+        text = await tab.text()
+        assert "The coordinator's disk refuses to write: make room." in text
+        assert "can't save: no space" in text
+        assert (await tab.value("document.title")).startswith("! 12/16")
+        coordinator.change(round=13)
+        await tab.until("document.title.startsWith('! 13/16')")
+        assert await tab.value("window.said") == 1  # to who listens to the page
+        coordinator.change(writable=True)
+        await tab.until("!document.querySelector('#alerts li')")
+
+    look(address, test)
+
+
+@needs_browser
+def test_who_is_gone_who_starts_and_who_is_refused(address: str) -> None:
+    facts = status()
+    facts["workers"] = [
+        worker("here", 0, "training"),
+        worker("fresh", None, "gone", accepted=0, seen_seconds=20.0),
+        worker("lost", None, "gone", seen_seconds=50.0),
+        worker("old", None, "gone", seen_seconds=90_000.0),
+        worker("poor", 1, "waiting", reason="a norm of 412.7, above 38.1"),
+    ]
+
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        text = await tab.text()
+        assert "Gone: lost Refused" in text  # not who is about to begin, nor of old
+        assert "Refused: poor: a norm of 412.7, above 38.1" in text
+        assert "2 of 5 workers are here" in text
+        assert "fresh ○ starting" in text
+        names = "[...document.querySelectorAll('#workers tbody th')]"
+        order = await tab.value(f"{names}.map((th) => th.textContent)")
+        assert order == ["lost", "here", "poor", "fresh", "old"]
+        coordinator.change(state="finished", round=16)
+        await tab.until("document.title.startsWith('16/16')")
+        assert "Gone:" not in await tab.text()
+        assert await tab.value("document.querySelector('#workers .bad')") is None
+
+    look(address, test, facts)
+
+
+@needs_browser
+def test_while_nobody_is_there_no_deadline_is_shown(address: str) -> None:
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        shown = "document.getElementById('left').checkVisibility()"
+        assert await tab.value(shown)
+        coordinator.change(state="waiting", why="no worker is there")
+        await tab.until("document.title.includes('waiting')")
+        assert not await tab.value(shown)
+
+    look(address, test)
+
+
+@needs_browser
+def test_old_problems_are_folded_away(address: str) -> None:
+    facts = status()
+    facts["problems"] = [{"time": 10.0 * i, "text": f"trouble {i}"} for i in range(9)]
+
+    async def test(coordinator: FakeCoordinator, tab: Tab) -> None:
+        text = await tab.text()
+        assert text.index("trouble 8") < text.index("trouble 6") < text.index("6 older")
+        assert "trouble 5" not in text
+        await tab.value("document.querySelector('#older-problems summary').click()")
+        assert "trouble 0" in await tab.text()
+
+    look(address, test, facts)
 
 
 def luminance(colour: str) -> float:
