@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
-from spheroid_jax.transport.http.bodies import Piece, Pieces
+from spheroid_jax.transport.http.appending import append_all
+from spheroid_jax.transport.http.bodies import Pieces
 from spheroid_jax.transport.http.parts import (
     UPLOAD_NAME,
     Part,
@@ -157,8 +158,11 @@ class Uploads:
                     raise WrongOffset(
                         f"upload {name} is at byte {part.size}", part.size
                     )
-                await self._append_all(part, descriptor, pieces)
+                async with contextlib.aclosing(pieces):
+                    await append_all(part, descriptor, pieces, self._threads)
             finally:
+                if part.size > offset:
+                    part.touched = self._clock()
                 os.close(descriptor)
             return part.size
 
@@ -237,37 +241,6 @@ class Uploads:
         except asyncio.CancelledError:
             await asyncio.wait({running})
             raise
-
-    async def _append_all(self, part: Part, descriptor: int, pieces: Pieces) -> None:
-        """Reads the next piece while the one before it is written and hashed."""
-        before = part.size
-        writing: asyncio.Task[None] | None = None
-        try:
-            async with contextlib.aclosing(pieces):
-                async for piece in pieces:
-                    if writing is not None:
-                        await writing
-                    if part.dropped:
-                        raise unknown(part.name)
-                    write = self._append(part, descriptor, piece)
-                    writing = asyncio.create_task(write)
-            if writing is not None:
-                await writing
-        finally:
-            if writing is not None:
-                await asyncio.wait({writing})
-                writing.cancelled() or writing.exception()  # what was raised is told
-            if part.size > before:
-                part.touched = self._clock()
-
-    async def _append(self, part: Part, descriptor: int, piece: Piece) -> None:
-        """Writes and hashes a piece; all of it is there then, or nothing."""
-        try:
-            await self._run(part.append, descriptor, piece)
-        except BaseException:
-            part.hasher = None  # it knows too much; the file is hashed in the end
-            raise
-        part.size += len(piece)
 
     @contextlib.asynccontextmanager
     async def _hold(self, part: Part, cut: Callable[[], None]) -> AsyncIterator[None]:
