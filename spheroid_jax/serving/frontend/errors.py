@@ -70,8 +70,9 @@ def answer(error: ApiError, *, close: bool = False) -> web.Response:
 
 
 def of_body(error: ProtocolError) -> ApiError:
-    """What was wrong with a request's body, before its JSON was looked at."""
-    return ApiError(str(error), status=error.status, code=error.code)
+    """What was wrong with a request before its JSON was looked at: its body, mostly."""
+    later = 2.0 if error.status in (429, 503) else None
+    return ApiError(str(error), status=error.status, code=error.code, retry_after=later)
 
 
 def of_router(error: web.HTTPException) -> web.StreamResponse:

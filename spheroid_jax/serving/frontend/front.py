@@ -13,6 +13,7 @@ from spheroid_jax.serving.frontend import errors
 from spheroid_jax.serving.frontend.errors import ApiError
 from spheroid_jax.serving.frontend.metrics import Metrics
 from spheroid_jax.transport.http.bodies import Body
+from spheroid_jax.transport.http.reception import Reception
 from spheroid_jax.transport.http.requests import bearer, is_under, shown
 from spheroid_jax.transport.http.tls import is_loopback
 from spheroid_jax.transport.ledger import LedgerError
@@ -20,6 +21,7 @@ from spheroid_jax.transport.protocol import ProtocolError
 
 log = logging.getLogger(__name__)
 PREFIX = "/v1"
+_EVERYBODY = ""  # the name of all who need no token
 OUTCOME = web.RequestKey("outcome", str)  # where the status doesn't tell it
 _OUTCOMES = {401: "unauthorized", 429: "busy", 503: "unavailable", 504: "timeout"}
 
@@ -27,12 +29,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 NameOf = Callable[[str], str | None]
 
 
-def front(metrics: Metrics, name_of: NameOf | None) -> Any:
+def front(metrics: Metrics, reception: Reception, name_of: NameOf | None) -> Any:
     """The middleware.
 
     Args:
       metrics: that count.
-      name_of: whose token it is, None for nobody's; without it everybody may ask.
+      reception: that knows who asks too often.
+      name_of: whose token it is, None for nobody's; without it everybody may ask, and
+        as often as they like: they are on this machine.
     """
 
     @web.middleware
@@ -44,9 +48,13 @@ def front(metrics: Metrics, name_of: NameOf | None) -> Any:
             try:
                 if name_of is None:
                     _check_host(request)
-                elif counted:
-                    _check_token(request, name_of)
-                response = await handler(request)
+                    with reception.visit(request, _EVERYBODY):
+                        response = await handler(request)
+                else:
+                    name = _name(request, name_of) if counted else None
+                    with reception.visit(request, name):
+                        await _check(reception, request, name, counted)
+                        response = await handler(request)
             except ApiError as error:
                 response = errors.answer(error)
             except ProtocolError as error:
@@ -114,10 +122,11 @@ def _check_host(request: web.Request) -> None:
         )
 
 
-def _check_token(request: web.Request, name_of: NameOf) -> None:
+def _name(request: web.Request, name_of: NameOf) -> str | None:
+    """Whose token a request shows; None: nobody's."""
     token = bearer(request)
     try:
-        name = None if token is None else name_of(token)
+        return None if token is None else name_of(token)
     except LedgerError as error:
         log.error("tokens can't be read: %s", error)
         raise ApiError(
@@ -126,10 +135,24 @@ def _check_token(request: web.Request, name_of: NameOf) -> None:
             code="unavailable",
             retry_after=2.0,
         ) from None
-    if name is None:
+
+
+async def _check(
+    reception: Reception, request: web.Request, name: str | None, needs_token: bool
+) -> None:
+    """Raises ApiError for who has no token and needs one, and who asks too often."""
+    seconds = await reception.ask(request, name)
+    if name is None and needs_token:
         raise ApiError(
             "this needs a token ('Authorization: Bearer TOKEN', api_key of OpenAI's "
             "client) that is known here and not revoked: ask who runs this for one",
             status=401,
             code="invalid_api_key",
+        )
+    if seconds:
+        raise ApiError(
+            "too many requests at once: ask again a little later",
+            status=429,
+            code="busy",
+            retry_after=seconds,
         )

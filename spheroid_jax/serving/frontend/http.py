@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -34,8 +35,9 @@ from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.frontend.texts import Texts
 from spheroid_jax.serving.methods import Method
 from spheroid_jax.transport.http.limits import Limits
+from spheroid_jax.transport.http.reception import Reception
 from spheroid_jax.transport.http.requests import expect_later, sign, while_there
-from spheroid_jax.transport.http.server import LIMITS
+from spheroid_jax.transport.http.server import LIMITS, RECEPTION
 
 _Fields = TypeVar("_Fields", bound=Decoding)
 _DONE = b"data: [DONE]\n\n"
@@ -73,8 +75,14 @@ def make_app(
       limits: of connections and of HTTP.
       name_of: whose token it is; without it everybody may ask.
     """
-    app = web.Application(middlewares=[front(frontend.metrics, name_of)])
-    app[LIMITS] = limits
+    # Who needs no token is on this machine; with one there is a queue, shared by all.
+    each = limits.connections if name_of is None else limits.connections // 4
+    limits = dataclasses.replace(
+        limits, connections_each=max(limits.connections_each, each)
+    )
+    reception = Reception(limits)
+    app = web.Application(middlewares=[front(frontend.metrics, reception, name_of)])
+    app[LIMITS], app[RECEPTION] = limits, reception
     api = Api(frontend, limits)
     for method, path, handler in (
         ("POST", "/v1/completions", api.completions),

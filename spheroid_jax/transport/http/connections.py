@@ -1,13 +1,15 @@
-"""What of a connection isn't left to aiohttp: its end, its errors, their number."""
+"""What of a connection isn't left to aiohttp: its end, its errors, its owner."""
 
 import asyncio
 import logging
 import ssl
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from spheroid_jax.transport.http.guests import Guest, Guests
+from spheroid_jax.transport.http.limits import Limits
 from spheroid_jax.transport.http.problems import plain, problem
 from spheroid_jax.transport.protocol import ProtocolError
 
@@ -15,11 +17,58 @@ log = logging.getLogger(__name__)
 
 
 class Connection(web.RequestHandler):
-    """A connection that tells when it is gone, and whose errors are ours."""
+    """A connection that tells when it is gone, and whose errors are ours.
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.gone: asyncio.Future[None] = options["loop"].create_future()
+    While it belongs to a stranger, each head of a request has to be there in time.
+
+    Args:
+      server: of aiohttp.
+      guest: that this is; it has entered.
+      guests: where it is.
+      limits: of HTTP.
+    """
+
+    def __init__(
+        self, server: web.Server, guest: Guest, guests: Guests, limits: Limits
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # means none
+            keepalive_timeout=limits.keepalive,
+            lingering_time=limits.linger,
+            max_line_size=limits.line,
+            max_field_size=limits.line,
+            max_headers=limits.headers,
+            auto_decompress=False,  # a small body must not become a large one
+            logger=log,
+        )
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self._guest, self._guests = guest, guests
+        self._patience = limits.stranger_seconds
+        self._hurry: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is there, after TLS if there is TLS."""
+        self._guest.cut = cast(asyncio.Transport, transport).abort
+        super().connection_made(transport)
+        self._await_head()
+
+    def begin(self, name: str | None) -> None:
+        """A request came, with a token of ``name``. Raises as ``Guests.begin``."""
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._guests.begin(self._guest, name)
+
+    def end(self) -> None:
+        """The request was answered, but for the sending."""
+        self._guests.end(self._guest)
+        if self._guest.name is None and not self.gone.done():
+            self._await_head()
+
+    def _await_head(self) -> None:
+        self._hurry = self._loop.call_later(self._patience, self.force_close)
 
     async def start(self) -> None:
         """Serves the connection's requests; whatever happens, it ends then.
@@ -37,6 +86,9 @@ class Connection(web.RequestHandler):
         """The peer hung up."""
         if not self.gone.done():
             self.gone.set_result(None)
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._guests.leave(self._guest)
         super().connection_lost(exc)
 
     def handle_error(
@@ -81,11 +133,3 @@ class Connection(web.RequestHandler):
             log.debug(*args)
         else:
             super().log_exception(*args, **options)
-
-
-class Refused(asyncio.Protocol):
-    """One connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hangs up."""
-        transport.close()

@@ -6,7 +6,12 @@ import resource
 from collections import Counter
 from collections.abc import Iterator
 
+from spheroid_jax.transport.http.rates import Rate
 from spheroid_jax.transport.protocol import MESSAGE_LIMIT, ProtocolError
+
+# With rounds of two seconds a worker asks 3.5 times a second; toys have shorter ones.
+_ASKS = Rate(100.0, 300)
+_STRANGER_ASKS = Rate(20.0, 100)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +31,16 @@ class Limits:
         the headers of one.
       linger: seconds to read and forget a refused body, so that the peer gets the
         answer in place of a reset.
-      connections: of everybody at once.
+      connections: of everybody at once; a quarter is for those without a token.
+      connections_each: of them for one token.
+      new_seconds: that a connection has to show a token, before it counts as one of
+        those without.
+      strangers_each: without a token from one address; at most half of the quarter.
+      stranger_seconds: for the whole head of a request of a connection whose last one
+        showed no token.
+      asks: requests with one token.
+      stranger_asks: requests without a valid token from one address.
+      hold: seconds for which who asks too often waits for the answer that says so.
       line: bytes of a request line and of a header.
       headers: number of them.
       shutdown: seconds for running requests when the server closes.
@@ -43,9 +57,21 @@ class Limits:
     keepalive: float = 75.0
     linger: float = 2.0
     connections: int = 1024
+    connections_each: int = 32
+    new_seconds: float = 1.0
+    strangers_each: int = 32
+    stranger_seconds: float = 10.0
+    asks: Rate = _ASKS
+    stranger_asks: Rate = _STRANGER_ASKS
+    hold: float = 1.0
     line: int = 4096
     headers: int = 64
     shutdown: float = 5.0
+
+    @property
+    def strangers(self) -> int:
+        """Connections at once that have shown no token."""
+        return max(2, self.connections // 4)
 
 
 _OTHER_FILES = 256  # that may be open besides connections and what they move

@@ -15,7 +15,7 @@ def problem(error: ProtocolError, *, close: bool = False) -> web.Response:
     if error.status == 401:
         headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
     if error.status in (429, 503):
-        headers[hdrs.RETRY_AFTER] = _RETRY
+        headers.setdefault(hdrs.RETRY_AFTER, _RETRY)
     response = web.Response(
         status=error.status,
         body=protocol.encode(Problem(str(error), error.code)),

@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeVar
 from spheroid_jax.transport.link import LinkError
 
 Result = TypeVar("Result")
+TOO_MANY_REQUESTS = 429
+_LONGEST_WAIT = 900.0  # seconds, whatever longer somebody in between may ask for
 
 
 class Pace(NamedTuple):
@@ -62,7 +64,8 @@ class Tries:
     """The tries of one call: pauses with exponential back-off and full jitter.
 
     The time limit is for time without progress, so a long transfer over a bad line
-    ends well as long as something arrives.
+    ends well as long as something arrives. Who answers that we ask too often is there,
+    and says when to ask again: that never ends the tries.
     """
 
     def __init__(
@@ -101,8 +104,13 @@ class Tries:
         """
         self._failed += 1
         self._garbled += again.garbled
+        is_put_off = again.status == TOO_MANY_REQUESTS
+        if is_put_off:
+            self._since = self._tools.clock()
         passed = self._tools.clock() - self._since
-        if passed >= self._patience or self._garbled >= self._pace.garbled:
+        if (
+            passed >= self._patience and not is_put_off
+        ) or self._garbled >= self._pace.garbled:
             times = "1 try" if self._failed == 1 else f"{self._failed} tries"
             cure = again.cure or "is the coordinator running, and at this address?"
             raise LinkError(
@@ -113,10 +121,11 @@ class Tries:
             ) from None
         # The exponent is bounded, lest a float overflow after days of tries.
         doubled = self._pace.first_delay * 2.0 ** min(self._failed - 1, 60)
-        delay = again.after + self._tools.uniform(
+        delay = min(again.after, _LONGEST_WAIT) + self._tools.uniform(
             0.0, min(self._pace.longest_delay, doubled)
         )
-        delay = min(delay, self._patience - passed)
+        if not is_put_off:
+            delay = min(delay, self._patience - passed)
         self._notice(
             f"{self._url}: {self._what} failed: {again}; next try in {delay:.1f} s"
         )

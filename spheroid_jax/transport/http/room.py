@@ -38,6 +38,10 @@ class Room(Generic[One]):
     def __contains__(self, one: One) -> bool:
         return one in self._owner
 
+    def count(self, owner: str) -> int:
+        """How many of one owner are there."""
+        return len(self._owners.get(owner, ()))
+
     def enter(self, owner: str, one: One) -> tuple[bool, One | None]:
         """Lets somebody in, who isn't there yet.
 
@@ -45,12 +49,10 @@ class Room(Generic[One]):
           Whether there was a place; and who had to go for it, and isn't there any more.
         """
         gone = None
-        if len(self._owners.get(owner, ())) >= self._each:
+        if self.count(owner) >= self._each:
             gone = self._choose(owner)
         elif len(self) >= self._most:
-            by_size = sorted(self._owners, key=lambda o: -len(self._owners[o]))
-            found = (self._choose(one_of_them) for one_of_them in by_size)
-            gone = next((one for one in found if one is not None), None)
+            gone = self._choose_any()
         else:
             self._add(owner, one)
             return True, None
@@ -59,6 +61,13 @@ class Room(Generic[One]):
         self.leave(gone)
         self._add(owner, one)
         return True, gone
+
+    def drop(self) -> One | None:
+        """Has somebody go of the owner that has the most; None if nobody may."""
+        gone = self._choose_any()
+        if gone is not None:
+            self.leave(gone)
+        return gone
 
     def leave(self, one: One) -> None:
         """Somebody goes, or wasn't there."""
@@ -79,6 +88,11 @@ class Room(Generic[One]):
     def _add(self, owner: str, one: One) -> None:
         self._owners.setdefault(owner, {})[one] = None
         self._owner[one] = owner
+
+    def _choose_any(self) -> One | None:
+        by_size = sorted(self._owners, key=lambda owner: -len(self._owners[owner]))
+        found = (self._choose(owner) for owner in by_size)
+        return next((one for one in found if one is not None), None)
 
     def _choose(self, owner: str) -> One | None:
         ranked = [(self._rank(one), one) for one in self._owners.get(owner, ())]

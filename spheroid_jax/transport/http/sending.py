@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from spheroid_jax.transport.http import answers
 from spheroid_jax.transport.http.file_body import FileBody
-from spheroid_jax.transport.http.retry import Again
+from spheroid_jax.transport.http.retry import TOO_MANY_REQUESTS, Again
 from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Upload, Uploading, Verdict
 
@@ -168,8 +168,9 @@ class _Sending:
         except TimeoutError:
             self._speed.failed()
             raise Again("it took too long", cure="check the connection") from None
-        except Again:
-            self._speed.failed()
+        except Again as again:
+            if again.status != TOO_MANY_REQUESTS:  # smaller ones would be more
+                self._speed.failed()
             if body.unreadable:
                 raise self._unreadable(body.unreadable) from None
             raise

@@ -14,9 +14,12 @@ from aiohttp import web
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.http.bodies import LAST
-from spheroid_jax.transport.http.connections import Connection, Refused
+from spheroid_jax.transport.http.connections import Connection
+from spheroid_jax.transport.http.doors import Doors
+from spheroid_jax.transport.http.guests import Guest, Guests
 from spheroid_jax.transport.http.limits import Gate, Limits
 from spheroid_jax.transport.http.problems import plain, problem
+from spheroid_jax.transport.http.reception import Reception, TooOften
 from spheroid_jax.transport.http.requests import bearer, is_under, shown, sign
 from spheroid_jax.transport.http.routes import WORKER, Routes
 from spheroid_jax.transport.http.uploads import Uploads
@@ -24,6 +27,7 @@ from spheroid_jax.transport.protocol import ProtocolError
 
 log = logging.getLogger(__name__)
 LIMITS = web.AppKey("limits", Limits)
+RECEPTION = web.AppKey("reception", Reception)
 _SWEEP = 60.0  # seconds between looks for parts that don't grow
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -43,8 +47,9 @@ def make_app(
       limits: of everything.
       extra: each adds further routes, outside of that, which need no token.
     """
-    app = web.Application(middlewares=[_Front(coordinator, limits)])
-    app[LIMITS] = limits
+    reception = Reception(limits)
+    app = web.Application(middlewares=[_Front(coordinator, limits, reception)])
+    app[LIMITS], app[RECEPTION] = limits, reception
     Routes(coordinator, uploads, limits).add_to(app)
     for add in extra:
         add(app)
@@ -71,26 +76,22 @@ def make_app(
 class _Front:
     """Around every handler: the token, the errors, a line in the log."""
 
-    def __init__(self, coordinator: CoordinatorAPI, limits: Limits) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self, coordinator: CoordinatorAPI, limits: Limits, reception: Reception
+    ) -> None:
+        self._coordinator, self._reception = coordinator, reception
         self._requests = Gate(limits.requests, "requests")
 
     async def __call__(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
         started = time.monotonic()
-        who, response = "-", None
+        response: web.StreamResponse | None = None
+        protected = is_under(request, protocol.PREFIX)
+        who = self._worker(request) if protected else None
         try:
-            if not is_under(request, protocol.PREFIX):
-                response = await _answer(request, handler)
-            else:
-                who = self._worker(request)
-                request[WORKER] = who
-                with self._requests.enter(who):
-                    response = await _answer(request, handler)
-                if isinstance(response, web.Response) and response.body:
-                    sent = len(response.body)  # type: ignore[arg-type]
-                    self._coordinator.add_bytes(who, down=sent)
+            with self._reception.visit(request, who):
+                response = await self._respond(request, handler, who, protected)
         except ProtocolError as error:
             response = problem(error)
         finally:
@@ -98,24 +99,41 @@ class _Front:
                 response.force_close()
             if log.isEnabledFor(logging.DEBUG):
                 status = response.status if response is not None else "gone"
-                path = shown(request)
                 seconds = time.monotonic() - started
-                log.debug(
-                    "%s %s %s %s %.3fs", who, request.method, path, status, seconds
-                )
+                asked = who or "-", request.method, shown(request)
+                log.debug("%s %s %s %s %.3fs", *asked, status, seconds)
         return response
 
-    def _worker(self, request: web.Request) -> str:
+    async def _respond(
+        self, request: web.Request, handler: Handler, who: str | None, protected: bool
+    ) -> web.StreamResponse:
+        seconds = await self._reception.ask(request, who)
+        if who is None and protected:
+            return problem(_unauthorized(), close=bool(seconds))
+        if seconds:
+            return problem(TooOften(seconds), close=who is None)
+        if who is None:
+            return await _answer(request, handler)
+        request[WORKER] = who
+        with self._requests.enter(who):
+            response = await _answer(request, handler)
+        if isinstance(response, web.Response) and response.body:
+            sent = len(response.body)  # type: ignore[arg-type]
+            self._coordinator.add_bytes(who, down=sent)
+        return response
+
+    def _worker(self, request: web.Request) -> str | None:
         token = bearer(request)
-        worker = None if token is None else self._coordinator.worker_of(token)
-        if worker is None:
-            raise ProtocolError(
-                "this needs a token ('Authorization: Bearer TOKEN') that the "
-                "coordinator knows and has not revoked: ask who runs it for another",
-                status=401,
-                code="unauthorized",
-            )
-        return worker
+        return None if token is None else self._coordinator.worker_of(token)
+
+
+def _unauthorized() -> ProtocolError:
+    return ProtocolError(
+        "this needs a token ('Authorization: Bearer TOKEN') that the coordinator "
+        "knows and has not revoked: ask who runs it for another",
+        status=401,
+        code="unauthorized",
+    )
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -136,15 +154,28 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 class Running:
-    """A server that runs; ``port`` is where."""
+    """A server that runs.
 
-    def __init__(self, runner: web.AppRunner, server: asyncio.Server) -> None:
-        self._runner, self._server = runner, server
+    Attributes:
+      port: where.
+      guests: its connections.
+    """
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        server: asyncio.Server,
+        doors: Doors,
+        guests: Guests,
+    ) -> None:
+        self._runner, self._server, self._doors = runner, server, doors
+        self.guests = guests
         self.port: int = server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Takes no more, gives running requests a little time, and ends."""
         self._server.close()
+        await self._doors.close()
         await self._runner.cleanup()
 
 
@@ -165,38 +196,19 @@ async def serve(
     Raises:
       ValueError: nobody can listen there; one line.
     """
-    limits = app[LIMITS]
-    loop = asyncio.get_running_loop()
+    limits, guests = app[LIMITS], app[RECEPTION].guests
     runner = web.AppRunner(app, shutdown_timeout=limits.shutdown, access_log=None)
     await runner.setup()
     server = runner.server
     assert server is not None  # set up just now
 
-    def connection() -> asyncio.Protocol:
-        if len(server.connections) >= limits.connections:
-            return Refused()
-        return Connection(
-            server,
-            loop=loop,
-            access_log=None,
-            keepalive_timeout=limits.keepalive,
-            lingering_time=limits.linger,
-            max_line_size=limits.line,
-            max_field_size=limits.line,
-            max_headers=limits.headers,
-            auto_decompress=False,  # a small body must not become a large one
-            logger=log,
-        )
+    def connection(guest: Guest) -> Connection:
+        return Connection(server, guest, guests, limits)
 
+    doors = Doors(guests, connection, ssl_context, limits)
     try:
-        listening = await loop.create_server(
-            connection,
-            host,
-            port,
-            ssl=ssl_context,
-            ssl_handshake_timeout=limits.message_seconds if ssl_context else None,
-            ssl_shutdown_timeout=limits.shutdown if ssl_context else None,
-        )
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(doors.door, host, port)
     except OSError as error:
         await runner.cleanup()
         said = error.strerror or error
@@ -205,7 +217,7 @@ async def serve(
         ) from error
     for listener in listening.sockets:
         _cut_the_stuck(listener, limits.idle)
-    return Running(runner, listening)
+    return Running(runner, listening, doors, guests)
 
 
 def _cut_the_stuck(listener: socket.socket, seconds: float) -> None:

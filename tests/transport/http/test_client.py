@@ -211,6 +211,34 @@ def test_retry_after_is_waited_for(after: str, waits: float) -> None:
     run(scenario())
 
 
+def test_being_put_off_never_ends_the_tries_and_is_obeyed() -> None:
+    """More often, and for longer, than patience would last for anything else."""
+    pace = Pace(patience=20.0, first_patience=20.0, first_delay=0.5, longest_delay=4.0)
+
+    async def scenario() -> None:
+        async with setting(pace=pace) as s:
+            s.coordinator.faults = [problem(429, "busy", Retry_After="30")] * 12
+            assert await s.link.heartbeat(BEAT) == Pulse(3, True)
+            assert s.clock.slept == [30.5, 31, 32, *[34] * 9]
+            assert len(s.coordinator.asked) == 13
+
+    run(scenario())
+
+
+def test_patience_begins_anew_when_it_was_put_off() -> None:
+    pace = Pace(first_patience=6.0, first_delay=2.0, longest_delay=2.0)
+    put_off = problem(429, "busy", Retry_After="1")
+
+    async def scenario() -> None:
+        async with setting(pace=pace) as s:
+            s.coordinator.faults = [cut, cut, put_off, *[cut] * 9]
+            with pytest.raises(LinkError, match="unreachable|closed"):
+                await s.link.heartbeat(BEAT)
+            assert s.clock.slept == [2, 2, 3, 2, 1]  # 6 s since it was put off
+
+    run(scenario())
+
+
 def test_retry_after_in_all_its_forms() -> None:
     date = "Mon, 30 Nov 2026 01:00:00 GMT"
     later = "Mon, 30 Nov 2026 01:00:09 GMT"
