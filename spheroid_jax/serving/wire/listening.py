@@ -1,6 +1,7 @@
 """Listening: who comes in, and for how long."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections import deque
@@ -15,6 +16,8 @@ from spheroid_jax.serving.wire.stream import (
     WireError,
     address_of,
 )
+from spheroid_jax.transport.http.requests import network_of
+from spheroid_jax.transport.http.room import Room
 from spheroid_jax.transport.http.tls import is_loopback
 from spheroid_jax.transport.ledger import LedgerError
 
@@ -56,7 +59,10 @@ class Listener:
         self._credentials, self._identity = credentials, identity
         self._handler, self._opened, self._closed = handler, opened, closed
         self._limits = limits
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: Room[asyncio.Task[None]] = Room(
+            limits.strangers, limits.strangers_each
+        )
+        self._welcoming: set[asyncio.Task[None]] = set()  # those who were dropped, too
         self._server: asyncio.Server | None = None
         self._closing = False
         self._watch: asyncio.Task[None] | None = None
@@ -85,7 +91,7 @@ class Listener:
         self._closing = True
         if self._server is not None:
             self._server.close()
-        tasks = list(self._strangers)
+        tasks = list(self._welcoming)
         if self._watch is not None:
             tasks.append(self._watch)
         for task in tasks:
@@ -99,16 +105,30 @@ class Listener:
         if self._closing:
             transport.abort()
             return
-        if len(self._strangers) >= limits.strangers or (
-            len(self.connections) >= limits.connections
-        ):
-            where = address_of(transport)
+        where = address_of(transport)
+        if len(self.connections) >= limits.connections:
             self._complain(f"{where} is one connection too many: refused")
             transport.abort()
             return
         task = asyncio.create_task(self._welcome(transport))
-        self._strangers.add(task)
-        task.add_done_callback(self._strangers.discard)
+        self._welcoming.add(task)
+        task.add_done_callback(functools.partial(self._over, transport))
+        # The oldest of those who haven't proven anything goes, if there is no room: who
+        # is silent doesn't keep others out, least of all those from elsewhere.
+        peer = transport.get_extra_info("peername")
+        owner = network_of(peer[0]) if isinstance(peer, tuple) else "?"
+        _, dropped = self._strangers.enter(owner, task)
+        if dropped is not None:
+            self._complain(
+                f"{where} is one too many that has proven nothing: the oldest is cut"
+            )
+            dropped.cancel()
+
+    def _over(self, transport: asyncio.Transport, task: asyncio.Task[None]) -> None:
+        self._welcoming.discard(task)
+        self._strangers.leave(task)
+        if task.cancelled():  # perhaps before it began
+            transport.abort()
 
     async def _welcome(self, transport: asyncio.Transport) -> None:
         limits = self._limits

@@ -51,7 +51,9 @@ class Limits:
       rate: bytes per second, the least.
       close_seconds: for the last words, when a connection is closed.
       revocation_seconds: between looks whether tokens are still valid.
-      strangers: connections at once that haven't proven anything.
+      strangers: connections at once that haven't proven anything; for one more the
+        oldest goes.
+      strangers_each: of them from one address.
       connections: at once.
     """
 
@@ -65,6 +67,7 @@ class Limits:
     close_seconds: float = 2.0
     revocation_seconds: float = 1.0
     strangers: int = 64
+    strangers_each: int = 32
     connections: int = 1024
 
 

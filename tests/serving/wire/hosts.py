@@ -133,8 +133,9 @@ class Raw:
         self._frames = FrameReader(Sizes())
 
     @classmethod
-    async def connect(cls, port: int) -> "Raw":
-        return cls(*await asyncio.open_connection(HOST, port))
+    async def connect(cls, port: int, source: str = HOST) -> "Raw":
+        """Connects from an address of this machine."""
+        return cls(*await asyncio.open_connection(HOST, port, local_addr=(source, 0)))
 
     def say(self, data: bytes | Message) -> None:
         self.writer.write(data if isinstance(data, bytes) else framed(data))
