@@ -24,6 +24,18 @@ log = logging.getLogger(__name__)
 State = Literal["connecting", "up", "suspected", "draining", "down", "refused"]
 
 
+# What clients are told of a connection's end, or that there is none.
+_TOLD = {
+    "unreachable": "it can't be reached",
+    "untrusted": "no TLS with a certificate that is trusted",
+    "unauthorized": "it doesn't take the token, or hasn't the same",
+    "revoked": "the token was revoked",
+    "version": "it is of another version",
+    "slow": "it is too slow",
+    "closed": "it closed the connection",
+    "lost": "its connection was lost",
+}
+
 # Connects to an address, and has the handler told what comes from there.
 Dial = Callable[[str, Handler], Awaitable[Connection]]
 
@@ -43,20 +55,22 @@ class StageLink:
 
     Attributes:
       address: of the stage.
+      place: of the address on the command line, from 0.
       part: what it holds; None before it was ever reached.
       state: ``up`` is the only one in which it is used.
-      why: the state is what it is, in words.
+      why: the state is what it is, in words; they may name addresses.
+      told: the same for clients: no addresses.
       pong: the newest.
       texts: those of this front end that use it now.
     """
 
     def __init__(
-        self, address: str, dial: Dial, settings: Settings, owner: Owner
+        self, address: str, place: int, dial: Dial, settings: Settings, owner: Owner
     ) -> None:
-        self.address = address
+        self.address, self.place = address, place
         self.part: Part | None = None
         self.state: State = "connecting"
-        self.why = "it wasn't reached yet"
+        self.why = self.told = "it wasn't reached yet"
         self.pong = Pong(0)
         self.texts = 0
         self._dial, self._settings, self._owner = dial, settings, owner
@@ -123,7 +137,7 @@ class StageLink:
         try:
             wire = await self._dial(self.address, self._take)
         except (WireError, ValueError) as error:
-            self._become("down", str(error))
+            self._become("down", str(error), _told(error))
             return
         try:
             try:
@@ -151,11 +165,11 @@ class StageLink:
                 try:
                     await wire.send(Ping(self._pings))
                 except WireError as error:
-                    self._become("down", str(error))
+                    self._become("down", str(error), _told(error))
                     return
                 await asyncio.wait([ended], timeout=settings.ping)
                 if ended.done():
-                    self._become("down", str(ended.result()))
+                    self._become("down", str(ended.result()), _told(ended.result()))
                     return
                 if time() - before > 2 * settings.ping + 0.5:
                     continue  # it was us who had no time
@@ -188,9 +202,14 @@ class StageLink:
         else:
             self._become("up", "answers")
 
-    def _become(self, state: State, why: str) -> None:
+    def _become(self, state: State, why: str, told: str | None = None) -> None:
         changed = state != self.state
-        self.state, self.why = state, why
+        self.state, self.why, self.told = state, why, told or why
         if changed:
             log.info("stage %s: %s (%s)", self.address, state, why)
             self._owner.changed(self, why)
+
+
+def _told(error: Exception) -> str:
+    code = error.code if isinstance(error, WireError) else ""
+    return _TOLD.get(code, "its connection failed")

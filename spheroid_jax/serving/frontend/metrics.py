@@ -1,7 +1,7 @@
 """What a front end counts, as Prometheus metrics.
 
-Labels are words of a fixed list and the stages of the command line, so the number of
-series is bounded.
+Labels are words of a fixed list and numbers of stages, as many as the command line
+names, so the number of series is bounded. Addresses are for logs.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,16 +29,16 @@ class StageSample(NamedTuple):
     """A stage as it is now.
 
     Attributes:
-      address: as on the command line.
       block: that it holds; empty while that isn't known.
+      replica: which of those with this block; of an unknown one, of all.
       up: whether it is used.
       slots: of its cache; 0 while it isn't known.
       slots_free: of them, as it said last.
       queue: sweeps that waited there, as it said last.
     """
 
-    address: str
     block: str
+    replica: str
     up: bool
     slots: int
     slots_free: int
@@ -144,9 +144,9 @@ class _Moment(Collector):
             ("queue", "Sweeps that waited there, as it said last."),
         ):
             metric = GaugeMetricFamily(
-                f"spheroid_serving_stage_{name}", about, labels=["stage", "block"]
+                f"spheroid_serving_stage_{name}", about, labels=["block", "replica"]
             )
             for stage in now.stages:
                 number = float(getattr(stage, name))
-                metric.add_metric([stage.address, stage.block], number)
+                metric.add_metric([stage.block, stage.replica], number)
             yield metric

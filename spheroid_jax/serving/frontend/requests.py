@@ -6,6 +6,7 @@ happened.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 
@@ -24,6 +25,7 @@ from spheroid_jax.serving.frontend.trips import Key, Returned, TripFailed
 from spheroid_jax.serving.wire.messages import Close, Sweep, WireDtype
 from spheroid_jax.serving.wire.stream import WireError
 
+log = logging.getLogger(__name__)
 Emit = Callable[[Piece], Awaitable[None]]
 _PAUSES = (0.02, 1.0)  # seconds between tries where there is no other way
 _ON_THE_WAY = ("gone", "silent")  # a sweep may be, though nobody waits for it
@@ -211,7 +213,8 @@ class _Text:
             raise _late(self._reason)
         for link in self._route:
             if not link.connected:  # its stage drops what it can't answer
-                raise TripFailed("gone", f"{link.address}: {link.why}", link.address)
+                said = f"{self._stages.name(link)}: {link.told}"
+                raise TripFailed("gone", said, link.address)
         seconds = min(left, self._settings.sweep)
         self._number += 1
         key = Key(self._request, self._number, self._attempt)
@@ -232,7 +235,9 @@ class _Text:
                 raise _late(self._reason or "the stages took too long") from None
             raise TripFailed("late", f"no answer in {seconds:.1f} s") from None
         except WireError as error:
-            raise TripFailed("gone", str(error), route[0]) from None
+            log.info("a sweep wasn't sent: %s", error)
+            said = f"{self._stages.name(self._route[0])}: its connection ended"
+            raise TripFailed("gone", said, route[0]) from None
         finally:
             self._stages.trips.end(key)
         self._pending = None

@@ -39,7 +39,10 @@ class Stages:
     ) -> None:
         self.model: Model | None = None
         self.trips = Trips()
-        self.links = [StageLink(a, dial, settings, self) for a in addresses]
+        self.links = [
+            StageLink(address, place, dial, settings, self)
+            for place, address in enumerate(addresses)
+        ]
         self._settings, self._say = settings, say
         self._said: dict[str, str] = {}
         self._news = asyncio.Event()
@@ -82,15 +85,28 @@ class Stages:
         blocks = (self.live(block) for block in range(self.model.count))
         return min(sum(part.slots for part in _parts(links)) for links in blocks)
 
+    def name(self, link: StageLink) -> str:
+        """A stage by what it holds, for clients, who need not know of addresses."""
+        if link.part is None:
+            return f"number {link.place} of --stages"
+        return f"block {link.part.index} replica {self._replica(link)}"
+
+    def _replica(self, link: StageLink) -> int:
+        """Which of those with its block, by place; of an unknown block, the place."""
+        if link.part is None:
+            return link.place
+        before = self.links[: link.place]
+        return sum(one.index == link.part.index for one in _parts(before))
+
     def absent(self) -> str:
         """Which blocks have no stage, and what is known of those that had them."""
         if self.model is None:
-            said = [f"{link.address}: {link.why}" for link in self.links]
+            said = [f"{self.name(link)}: {link.told}" for link in self.links]
             return f"no stage was reached yet ({'; '.join(said)})"
         said = []
         for block in self.missing:
             had = [
-                f"{link.address}: {link.why}"
+                f"replica {self._replica(link)}: {link.told}"
                 for link in self.links
                 if link.part is not None and link.part.index == block
             ]
@@ -101,8 +117,8 @@ class Stages:
         """The stages, as metrics."""
         return tuple(
             StageSample(
-                link.address,
                 "" if link.part is None else str(link.part.index),
+                str(self._replica(link)),
                 self._is_live(link, None),
                 0 if link.part is None else link.part.slots,
                 link.pong.slots_free if link.state == "up" else 0,
@@ -153,7 +169,7 @@ class Stages:
             self._say(f"model {self.model.name} {self.model.fingerprint} takes over")
         self._tell(link, why)
         if link.state in ("down", "refused", "connecting"):
-            self.trips.lost(link.address, "gone", why)
+            self.trips.lost(link.address, "gone", self._news_of(link))
         self._route_around()
         news, self._news = self._news, asyncio.Event()
         news.set()
@@ -173,7 +189,10 @@ class Stages:
             if link.state != "suspected" or not self.trips.through(link.address):
                 continue
             if self.route({link.address}, strictly=True) is not None:
-                self.trips.lost(link.address, "silent", link.why)
+                self.trips.lost(link.address, "silent", self._news_of(link))
+
+    def _news_of(self, link: StageLink) -> str:
+        return f"{self.name(link)}: {link.told}"
 
     def _is_live(self, link: StageLink, block: int | None) -> bool:
         part = link.part

@@ -1,10 +1,13 @@
 """Sweeps that are on their way, and who waits for them."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from spheroid_jax.serving.wire.messages import Arrays, Failure, Result
+
+log = logging.getLogger(__name__)
 
 
 class Key(NamedTuple):
@@ -16,7 +19,7 @@ class Key(NamedTuple):
 
 
 class TripFailed(Exception):
-    """A sweep didn't come back.
+    """A sweep didn't come back; its text is for clients, and names no address.
 
     Attributes:
       why: as of ``metrics.RETRIES``: a failure's kind; ``gone`` (a stage's connection
@@ -101,21 +104,31 @@ class Trips:
         trip = self._open.get(key)
         if trip is None:
             return
-        culprit: str | None = address
-        if failure.kind == "peer" and address in trip.route[:-1]:
-            following = trip.route[trip.route.index(address) + 1]
-            # Else it goes away itself.
-            culprit = following if following in failure.text else address
-        if failure.kind in ("lost", "refused"):
-            culprit = None  # another try may do there
-        text = f"stage {failure.at} ({address}): {failure.text or failure.kind}"
+        culprit, text = self._understand(failure, address, trip.route)
+        log.info("stage %d (%s): %s", failure.at, address, failure.text or failure.kind)
         self._finish(key, TripFailed(failure.kind, text, culprit))
 
+    def _understand(
+        self, failure: Failure, address: str, route: tuple[str, ...]
+    ) -> tuple[str | None, str]:
+        """Who is to be done without, and what to tell: that names no address."""
+        text = failure.text.removeprefix(f"stage {failure.at}: ") or failure.kind
+        culprit: str | None = address
+        if failure.kind == "peer" and address in route[:-1]:
+            following = route[route.index(address) + 1]
+            if following in failure.text:  # else it goes away itself
+                culprit, text = following, "it doesn't reach the next one"
+        if failure.kind in ("lost", "refused"):
+            culprit = None  # another try may do there
+        for one in route:
+            text = text.replace(one, "(address)")
+        return culprit, f"block {failure.at}: {text}"
+
     def lost(self, address: str, why: str, text: str) -> None:
-        """A stage is gone: no trip through it comes back."""
+        """A stage is gone: no trip through it comes back, which ``text`` explains."""
         for key, trip in list(self._open.items()):
             if address in trip.route:
-                self._finish(key, TripFailed(why, f"{address}: {text}", address))
+                self._finish(key, TripFailed(why, text, address))
 
     def through(self, address: str) -> bool:
         """Whether a trip goes through that stage."""

@@ -431,8 +431,8 @@ def test_metrics_add_up_and_health_names_what_is_missing() -> None:
                 "spheroid_serving_queue 0.0",
                 "spheroid_serving_capacity 8.0",
                 'spheroid_serving_retries_total{why="lost"} 0.0',
-                f'spheroid_serving_stage_up{{block="1",stage="{it.stages[2].address}"}}'
-                " 1.0",
+                'spheroid_serving_stage_up{block="1",replica="0"} 1.0',
+                'spheroid_serving_stage_up{block="1",replica="1"} 1.0',
             ):
                 assert line in text, line
             assert await got(it, "/healthz") == (
@@ -447,8 +447,10 @@ def test_metrics_add_up_and_health_names_what_is_missing() -> None:
             status, text = await got(it, "/healthz")
             assert status == 503
             assert json.loads(text)["missing"] == [1]
+            assert "block 1 has no stage (replica 0: it" in json.loads(text)["why"]
+            for stage in it.stages:
+                assert str(stage.address.rpartition(":")[2]) not in text
             _, text = await got(it, "/metrics")
-            name = f'{{block="1",stage="{it.stages[1].address}"}}'
-            assert f"spheroid_serving_stage_up{name} 0.0" in text
+            assert 'spheroid_serving_stage_up{block="1",replica="0"} 0.0' in text
 
     asyncio.run(main())

@@ -170,12 +170,16 @@ def test_trips_are_told_apart_by_request_number_and_attempt() -> None:
             ("peer", "b:2", "is going away", "b:2"),
             ("broken", "a:1", "", "a:1"),
             ("lost", "b:2", "", None),  # it may do after all
+            ("refused", "a:1", "the next stage, b:2, holds another model", None),
+            ("late", "a:1", "the next stage, b:2, didn't take it", "a:1"),
         ):
             answer = trips.begin(key, ("a:1", "b:2"))
             trips.failed(Failure(one, 4, 2, 0, kind, text), at)  # type: ignore[arg-type]
             with pytest.raises(TripFailed) as failure:
                 await answer
             assert failure.value.address == culprit
+            assert "a:1" not in str(failure.value)
+            assert "b:2" not in str(failure.value)
 
     asyncio.run(main())
 
