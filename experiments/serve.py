@@ -2,6 +2,7 @@
 
 python -m experiments.serve --stage=N --checkpoint=DIR --listen=HOST:PORT
     --token-file=FILE [--of=STAGES] [--certificate=PEM --key=PEM --ca=PEM]
+    [--peers=HOST:PORT,...]
 python -m experiments.serve --frontend --stages=HOST:PORT,HOST:PORT,...
     --listen=HOST:PORT --token-file=FILE [--clients=DIR]
 python -m experiments.serve --local --checkpoint=DIR [--listen=HOST:PORT]

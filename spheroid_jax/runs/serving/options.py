@@ -13,6 +13,7 @@ from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.stages import FILLS
 from spheroid_jax.serving.wire.auth import Credentials, LedgerTokens, OneToken
 from spheroid_jax.serving.wire.dialling import split_address
+from spheroid_jax.serving.wire.peers import Peers
 from spheroid_jax.transport.http.tls import Token, client_context, read_token
 from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.tokens import LEDGER
@@ -31,6 +32,7 @@ class StageOptions(NamedTuple):
       settings: limits.
       credentials: for both sides.
       warm: (positions, fill) of programs to compile at the start.
+      peers: stages that this one may dial; None: all.
     """
 
     stage: int
@@ -42,6 +44,7 @@ class StageOptions(NamedTuple):
     settings: HostSettings
     credentials: Credentials
     warm: tuple[tuple[int, str], ...]
+    peers: Peers | None = None
 
 
 def parse(argv: Sequence[str]) -> StageOptions:
@@ -69,6 +72,7 @@ def parse(argv: Sequence[str]) -> StageOptions:
             settings,
             credentials_of(options),
             _warm(options.warm),
+            _peers(options.peers),
         )
     except ServingError as error:
         raise ConfigError(str(error)) from error
@@ -125,6 +129,12 @@ def _parser() -> Parser:
         "1,64:expected; none for nothing (%(default)s)",
     )
     add_net(parser, "127.0.0.1:8480")
+    add(
+        "--peers",
+        metavar="HOST[:PORT],...",
+        help="next stages that this one may dial, as front ends name them; without it "
+        "who has its token may send it anywhere",
+    )
     return parser
 
 
@@ -216,6 +226,15 @@ def _one(token: Token | None) -> OneToken | None:
 
 def _ledger(workdir: Path) -> LedgerTokens:
     return LedgerTokens(Ledger.open(ledger_path("--workdir", workdir)))
+
+
+def _peers(text: str | None) -> Peers | None:
+    if text is None:
+        return None
+    try:
+        return Peers(part.strip() for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise ConfigError(f"--peers: {error}") from error
 
 
 def _warm(text: str) -> tuple[tuple[int, str], ...]:

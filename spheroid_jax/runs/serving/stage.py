@@ -103,6 +103,7 @@ async def start_stage(
             options.credentials,
             options.host,
             options.port,
+            peers=options.peers,
             warm=shapes(stage, options.warm, settings.max_batch),
             say=lambda line: tell(f"stage {stage.index}: {line}"),
         )

@@ -77,6 +77,7 @@ class Forwarder:
       wanted: facts that the next stage has to have.
       connect: seconds for a connection.
       backoff: seconds for which an address that couldn't be reached isn't dialled.
+      allow: whether an address may be dialled at all.
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class Forwarder:
         *,
         connect: float,
         backoff: float,
+        allow: Callable[[str], bool] = lambda address: True,
     ):
-        self._dial = dial
+        self._dial, self._allow = dial, allow
         self._wanted = dict(wanted)
         self._connect, self._backoff = connect, backoff
         self._ways: dict[str, _Way] = {}
@@ -101,6 +103,12 @@ class Forwarder:
         Raises:
           NoWay: it can't be reached, or isn't the one that comes next.
         """
+        if not self._allow(address):
+            raise NoWay(
+                f"the next stage, {address}, isn't among the --peers of this one: add "
+                "it there, as the front end's --stages names it",
+                kind="refused",
+            )
         try:
             await self._send(address, message, arrays)
         except ValueError as error:

@@ -18,6 +18,7 @@ from spheroid_jax.serving.wire.dialling import dial
 from spheroid_jax.serving.wire.frames import Sizes
 from spheroid_jax.serving.wire.listening import Listener, listen
 from spheroid_jax.serving.wire.messages import OF_WINDOW, Arrays, Fact, Message
+from spheroid_jax.serving.wire.peers import Peers
 from spheroid_jax.serving.wire.stream import Limits
 
 
@@ -93,6 +94,7 @@ async def serve_host(
     host: str,
     port: int,
     *,
+    peers: Peers | None = None,
     warm: Iterable[Shape] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Serving:
@@ -106,6 +108,7 @@ async def serve_host(
       credentials: for both sides.
       host: to listen on.
       port: to listen on; 0 for any.
+      peers: whom it may dial; None: everybody.
       warm: programs to compile before anybody is let in.
       say: for the one who runs it; one line each.
 
@@ -123,7 +126,11 @@ async def serve_host(
         return await dial(address, credentials, identity=identity, limits=limits)
 
     forwarder = Forwarder(
-        reach, wanted, connect=settings.connect, backoff=settings.backoff
+        reach,
+        wanted,
+        connect=settings.connect,
+        backoff=settings.backoff,
+        allow=(lambda address: True) if peers is None else peers.allow,
     )
     engine = Engine(stage, params, slots=settings.slots, max_batch=settings.max_batch)
     served = StageHost(engine, settings, forwarder, say)

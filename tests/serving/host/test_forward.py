@@ -136,3 +136,17 @@ async def test_addresses_are_not_remembered_without_end() -> None:
     assert sum(not link.closed for link in net.links) <= 65
     await way.close()
     assert all(link.closed for link in net.links)
+
+
+@looped
+async def test_who_isnt_allowed_isnt_dialled() -> None:
+    net = _Net()
+    way = Forwarder(
+        net.dial, {"index": 1}, connect=1.0, backoff=0.05, allow={"a:1"}.__contains__
+    )
+    await way.send("a:1", Ping(1), {})
+    with pytest.raises(NoWay, match="b:22, isn't among the --peers") as failure:
+        await way.send("b:22", Ping(2), {})
+    assert failure.value.kind == "refused"
+    assert net.dialled == ["a:1"]
+    await way.close()
