@@ -4,9 +4,7 @@ The maths is that of every other round (:mod:`spheroid_jax.rounds`); what differ
 that pseudo-gradients come from files, and that one block is aggregated at a time.
 """
 
-import contextlib
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,17 +18,13 @@ from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.checkpoints.leaves import block_item, named
 from spheroid_jax.partition import Params
 from spheroid_jax.rounds import Engine, init_outer, step_block, step_shared
+from spheroid_jax.transport.coordinator.arrivals import Arrival, Gatherer, Rules
 from spheroid_jax.transport.coordinator.broadcast import Broadcast
 from spheroid_jax.transport.items.published import Published
 from spheroid_jax.transport.protocol import Item
-from spheroid_jax.transport.updates import (
-    Encoding,
-    UpdateError,
-    UpdateReader,
-    Weighted,
-    aggregate,
-    screen,
-)
+from spheroid_jax.transport.updates import Encoding
+
+__all__ = ["Arrival", "ExchangeState", "Model", "Rules"]
 
 BLOCK, INTERFACE = "block", "interface"
 
@@ -52,32 +46,6 @@ class ExchangeState(NamedTuple):
     outer: optax.OptState
     round: Array
     key: Array
-
-
-class Arrival(NamedTuple):
-    """An accepted update on disk, ``age`` rounds old when it is applied.
-
-    ``worker`` sent it; those of one worker count as one where updates are voted on.
-    """
-
-    path: Path
-    block: int
-    age: int
-    worker: str = ""
-
-
-class Rules(NamedTuple):
-    """How updates of a block's replicas become one pseudo-gradient.
-
-    Attributes:
-      weigh: ages (float32) to weights; None for one.
-      rule: ``mean``, ``trimmed_mean`` or ``median``.
-      trim: share left out at each end; ``trimmed_mean`` only.
-    """
-
-    weigh: Callable[[Array], Array] | None = None
-    rule: str = "mean"
-    trim: float = 0.2
 
 
 class Model:
@@ -108,8 +76,7 @@ class Model:
         Raises:
           spheroid_jax.checkpoints.CheckpointError: nothing can be restored or saved.
         """
-        self._engine, self._rules, self._judge = engine, rules, judge
-        self._weights: dict[int, float] = {}  # by age
+        self._engine, self._judge = engine, judge
         self._checkpoints, self._directory = checkpoints, directory
         self._broadcast = Broadcast(directory, broadcast) if broadcast else None
         self._step_block: Any = jax.jit(
@@ -123,6 +90,7 @@ class Model:
         self._norms = _part_norms(self._state.params).tolist()
         shapes = jax.eval_shape(engine.partition.take, self._state.params)
         self.expected = {name: x.shape[1:] for name, x in named(shapes).items()}
+        self._gatherer = Gatherer(rules, self.expected)
 
     @property
     def round(self) -> int:
@@ -193,21 +161,20 @@ class Model:
         shared: dict[str, np.ndarray] = {}
         ages, present, damaged = [], [], list[str]()
         params, outer = _sum(self._state.params, self._state.ahead), self._state.outer
-        ordered = sorted(arrivals, key=lambda a: a.block)  # stable: order of slots
-        for block, group in itertools.groupby(ordered, key=lambda a: a.block):
-            ups, gradient, wrong = self._sound(list(group))
+        for block, age, gradient, wrong in self._gatherer.blocks(arrivals):
             damaged += wrong
             if gradient is None:
                 continue
             present.append(block)
-            ages.append(float(np.mean([a.age for a in ups], dtype=np.float32)))
+            ages.append(age)
             own = self._tree(params["blocks"], BLOCK, gradient)
             params, outer = self._step_block(
-                own, outer, params, jnp.int32(block), jnp.float32(ages[-1])
+                own, outer, params, jnp.int32(block), jnp.float32(age)
             )
-            for name, leaf in gradient.items():
-                if name.startswith(INTERFACE):
-                    shared[name] = shared[name] + leaf if name in shared else leaf
+            _add(shared, gradient)
+            del own
+            # The next pseudo-gradient is written over this one.
+            jax.block_until_ready(params)
         if ages:
             mean = {n: leaf / np.float32(len(ages)) for n, leaf in shared.items()}
             tree = {INTERFACE: self._tree(params[INTERFACE], INTERFACE, mean)}
@@ -260,60 +227,6 @@ class Model:
         found: ExchangeState = self._checkpoints.restore(jax.eval_shape(fresh))[0]
         return found
 
-    def _sound(
-        self, arrivals: list[Arrival]
-    ) -> tuple[list[Arrival], dict[str, np.ndarray] | None, list[str]]:
-        """A block's pseudo-gradient, of those updates that the disk still has whole.
-
-        Parameters are donated to the step, so nothing may go wrong once it began.
-        """
-        try:
-            return arrivals, self._aggregate(arrivals), []
-        except UpdateError:
-            wrong = {a: why for a in arrivals if (why := self._damage(a))}
-            rest = [a for a in arrivals if a not in wrong]
-            lines = [
-                f"{a.path.name} was accepted, and is left out as the disk has damaged "
-                f"it: {why}"
-                for a, why in wrong.items()
-            ]
-            return rest, self._aggregate(rest) if rest else None, lines
-
-    def _damage(self, arrival: Arrival) -> str:
-        try:
-            with UpdateReader(arrival.path) as reader:
-                return screen(reader, self.expected, None).why
-        except UpdateError as error:
-            return str(error)
-
-    def _aggregate(self, arrivals: Sequence[Arrival]) -> dict[str, np.ndarray]:
-        """One pseudo-gradient of a block's part, float32 by leaf."""
-        with contextlib.ExitStack() as stack:
-            weighted = [
-                Weighted(
-                    stack.enter_context(UpdateReader(a.path)),
-                    self._weight(a.age),
-                    a.worker,
-                )
-                for a in arrivals
-            ]
-            whole = {n: np.zeros(s, np.float32) for n, s in self.expected.items()}
-            for name, start, piece in aggregate(
-                weighted, self._rules.rule, trim=self._rules.trim
-            ):
-                whole[name].reshape(-1)[start : start + piece.size] = piece
-        return whole
-
-    def _weight(self, age: int) -> float:
-        weigh = self._rules.weigh
-        if weigh is None:
-            return 1.0
-        if (
-            age not in self._weights
-        ):  # many updates are of an age, and JAX takes its time
-            self._weights[age] = float(weigh(jnp.float32(age)))
-        return self._weights[age]
-
     @staticmethod
     def _tree(like: Any, prefix: str, leaves: dict[str, np.ndarray]) -> Any:
         """Leaves put into the structure of ``like``, which the model has under it."""
@@ -321,6 +234,15 @@ class Model:
         return jax.tree.unflatten(
             jax.tree.structure(like), [jnp.asarray(leaves[n]) for n in names]
         )
+
+
+def _add(shared: dict[str, np.ndarray], gradient: Mapping[str, np.ndarray]) -> None:
+    """Adds what a block's pseudo-gradient says of the interface."""
+    for name, leaf in gradient.items():
+        if name in shared:
+            shared[name] += leaf
+        elif name.startswith(INTERFACE):
+            shared[name] = leaf.copy()
 
 
 def _sum(params: Params, ahead: Params) -> Params:
