@@ -142,7 +142,7 @@ class Worker:
             verdict = await self._timed("send", seconds, self._send(upload))
         except UpdateError as error:
             await self._restart(work.block, work.replica)
-            self._say(f"round {work.round}: {error}, nothing is sent; {_ANEW}")
+            self._say(f"round {work.round}: {error}; {_ANEW}")
             return
         except LinkError as error:
             if error.code not in ("unknown", "conflict", "forbidden"):

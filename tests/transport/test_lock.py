@@ -1,5 +1,6 @@
-"""One coordinator a run directory."""
+"""One process a directory."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spheroid_jax.transport.ledger import LedgerError
-from spheroid_jax.transport.lock import Lock
+from spheroid_jax.transport.lock import Lock, LockError, Wording
 
 HOLDING = """
 import sys, time
@@ -82,3 +83,34 @@ def test_where_nothing_can_be_locked_is_told(tmp_path: Path) -> None:
     (tmp_path / "exchange").write_text("")
     with pytest.raises(LedgerError, match="can't be locked"):
         Lock(tmp_path / "exchange" / "coordinator.lock")
+
+
+def test_a_lock_whose_directory_was_deleted_meanwhile_is_one_of_the_new_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the file and locking it; else two would hold a lock each."""
+    original = fcntl.flock
+    deleted = []
+
+    def slow(descriptor: int, how: int) -> None:
+        if not deleted:
+            deleted.append(path)
+            path.unlink()
+            path.parent.rmdir()
+        original(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with Lock(path):
+        assert deleted
+        with pytest.raises(LockError) as error:
+            Lock(path)
+        assert error.value.taken
+
+
+def test_the_words_of_an_error_are_those_of_who_locks(path: Path) -> None:
+    words = Wording("another cook", "use the other kitchen", "a kitchen")
+    with Lock(path, words), pytest.raises(LockError) as error:
+        Lock(path, words)
+    said = str(error.value)
+    assert said.startswith(f"another cook (process {os.getpid()}) holds {path}")
+    assert said.endswith("end it first, or use the other kitchen")
