@@ -45,6 +45,7 @@ def test_the_numbers_are_right():
         f"1 to {limits.sizes.header}",
         f"at most {limits.sizes.payload >> 20} MiB",
         f"{limits.handshake_seconds:g} s for the handshake; {limits.strangers} at once",
+        f"at once, {limits.strangers_each} from one address",
         f"within {limits.frame_seconds:g} s, or go on at {limits.rate / 1024:g} KiB/s",
         f"cut after {limits.send_seconds:g} s",
         f"{limits.connections} at once",
