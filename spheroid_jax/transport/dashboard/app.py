@@ -3,10 +3,10 @@
 They need no token: whoever reaches the coordinator's port may look. Nothing here
 changes anything, and what is shown holds no secret.
 
-What is sent doesn't grow with a run: ``/status`` holds the newest 200 rounds and
-evaluations and all workers with a token, an event what the page draws of it
-(:func:`~spheroid_jax.transport.dashboard.feed.for_page`), ``/metrics`` no more series
-than there are blocks. All rounds are in the run's ``metrics.jsonl``.
+What is sent doesn't grow with rounds: ``/status`` holds the newest 200 of them and at
+most 400 evaluations (:func:`~spheroid_jax.transport.dashboard.feed.for_programs`), an
+event only what the page draws, ``/metrics`` the present. All rounds are in the run's
+``metrics.jsonl``.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
-from spheroid_jax.transport.dashboard.feed import Feed, encode
+from spheroid_jax.transport.dashboard.feed import Feed, encode, for_programs
 from spheroid_jax.transport.dashboard.metrics import (
     CONTENT_TYPE,
     counted,
@@ -100,7 +100,7 @@ class _Dashboard:
         return web.Response(text=self._page, content_type="text/html", headers=headers)
 
     async def status(self, request: web.Request) -> web.Response:
-        return _json(self._coordinator.status())
+        return _json(for_programs(self._coordinator.status()))
 
     async def metrics(self, request: web.Request) -> web.Response:
         body = exposition(self._coordinator.status(), self._before)

@@ -14,6 +14,7 @@ from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 
 _LOG = logging.getLogger(__name__)
 _ROUNDS = 20  # of the log, as many as the page shows
+_LOGGED = 200  # of the log, for programs
 _POINTS = 400  # of the chart: more than a screen tells apart
 _WORKERS = 200  # as many as the page shows
 _JUST = 600.0  # seconds that somebody who is gone is looked for
@@ -27,24 +28,40 @@ def encode(status: Any) -> bytes:
         return msgspec.json.encode(_utf8(status), enc_hook=_plain)
 
 
+def for_programs(status: dict[str, Any]) -> dict[str, Any]:
+    """A status that doesn't grow with rounds, for ``/status``.
+
+    The newest 200 rounds, and at most 400 evaluations, evenly thinned: of a run's whole
+    course, and the newest always.
+    """
+    return {
+        **status,
+        "ce": _thinned(status.get("ce", [])),
+        "rounds_log": status.get("rounds_log", [])[-_LOGGED:],
+    }
+
+
 def for_page(status: dict[str, Any]) -> dict[str, Any]:
     """The part of a status that the page draws, so that an event stays small.
 
-    It grows neither with rounds nor with workers: the newest rounds, at most 400
-    evaluations from the first to the newest, and the 200 workers that matter most,
+    It grows neither with rounds nor with workers: evaluations as in
+    :func:`for_programs`, the newest 20 rounds, and the 200 workers that matter most,
     with ``worker_states`` to say how many of all are in which state.
     """
-    evaluations, workers = status.get("ce", []), status.get("workers", [])
-    stride = -(-len(evaluations) // _POINTS) or 1
-    # Counted from the newest, which is never left out.
-    ce = evaluations[::-1][::stride][::-1]
+    workers = status.get("workers", [])
     return {
         **status,
-        "ce": ce,
+        "ce": _thinned(status.get("ce", [])),
         "rounds_log": status.get("rounds_log", [])[-_ROUNDS:],
         "workers": sorted(workers, key=_rank)[:_WORKERS],
         "worker_states": collections.Counter(str(w.get("state")) for w in workers),
     }
+
+
+def _thinned(evaluations: list[Any]) -> list[Any]:
+    stride = -(-len(evaluations) // _POINTS) or 1
+    # Counted from the newest, which is never left out.
+    return evaluations[::-1][::stride][::-1]
 
 
 def _rank(worker: dict[str, Any]) -> tuple[int, float]:

@@ -28,7 +28,15 @@ from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RUN_STATES = ("waiting", "open", "closing", "finished", "draining")
-WORKER_STATES = ("waiting", "fetching", "training", "sending", "late", "gone")
+WORKER_STATES = (
+    "starting",
+    "waiting",
+    "fetching",
+    "training",
+    "sending",
+    "late",
+    "gone",
+)
 DIRECTIONS = ("down", "up")
 VERDICTS = ("accepted", "late", "rejected")
 _AGES = 16  # buckets of the histogram of ages; older ones share the last

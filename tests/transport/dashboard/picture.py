@@ -1,6 +1,7 @@
-"""Draws the dashboard for the documentation, from a status made up for the tests.
+"""Draws the dashboard of a coordinator that runs, for the documentation.
 
-python -m tests.transport.dashboard.picture docs/images/dashboard.png
+python -m tests.transport.dashboard.picture http://localhost:8470/ dashboard.png
+    [JAVASCRIPT]    what to wait for, such as a worker that is late
 """
 
 import asyncio
@@ -8,21 +9,20 @@ import sys
 from pathlib import Path
 
 from tests.transport.dashboard.browser import Tab, browser
-from tests.transport.dashboard.fake import FakeCoordinator, served, status
 
-_WIDTH = 1200
+_SIZE = 1200, 800
+_WAIT = 300.0  # seconds
 
 
-async def _draw(address: str, path: Path) -> None:
-    async with (
-        served(FakeCoordinator(status())) as url,
-        Tab.open(address, _WIDTH, 800) as tab,
-    ):
+async def _draw(address: str, url: str, path: Path, wanted: str) -> None:
+    async with Tab.open(address, *_SIZE) as tab:
         await tab.go(url)
-        await tab.until("document.querySelector('#link.live')")
+        await tab.until("document.querySelector('#link.live')", _WAIT)
+        await tab.until(wanted, _WAIT)
         await tab.screenshot(path)
 
 
 if __name__ == "__main__":
     with browser() as address:
-        asyncio.run(asyncio.wait_for(_draw(address, Path(sys.argv[1])), 60))
+        wanted = sys.argv[3] if len(sys.argv) > 3 else "true"
+        asyncio.run(_draw(address, sys.argv[1], Path(sys.argv[2]), wanted))

@@ -95,6 +95,26 @@ def test_status_is_the_coordinators_and_json_of_a_strict_reader() -> None:
     run(test)
 
 
+def test_the_status_of_a_long_run_is_no_longer_than_that_of_a_shorter() -> None:
+    async def test(
+        coordinator: FakeCoordinator, client: aiohttp.ClientSession, url: str
+    ) -> None:
+        points = [
+            {"round": n, "ce_chain": 2.5, "ce_ensemble": 2.25} for n in range(1, 10_001)
+        ]
+        log = [{**status()["rounds_log"][0], "round": n} for n in range(1, 10_001)]
+        coordinator.change(ce=points, rounds_log=log)
+        async with client.get(f"{url}/status") as answer:
+            said = await answer.json()
+        assert said["rounds_log"] == log[-200:]
+        assert len(said["ce"]) <= 400
+        assert said["ce"][-1]["round"] == 10_000
+        assert said["ce"][0]["round"] <= 25  # from the beginning on
+        assert said["workers"] == status()["workers"]
+
+    run(test)
+
+
 def test_text_that_is_not_unicode_does_not_stop_the_status() -> None:
     said = json.loads(encode({"problems": [{"text": "no such file: \udcff"}]}))
     assert said == {"problems": [{"text": "no such file: ?"}]}

@@ -69,8 +69,8 @@ function told(evaluations, key) {
   const value = newest[key], before = evaluations.slice(0, -1).filter((e) => known(e[key]));
   if (!before.length) return { value: value.toFixed(4), trend: `after round ${newest.round}` };
   const last = before[before.length - 1], best = before.reduce((a, b) => (b[key] < a[key] ? b : a));
-  const change = value - last[key], arrow = change < 0 ? "↓" : change > 0 ? "↑" : "→";
-  const since = `${arrow} ${Math.abs(change).toFixed(4)} since round ${last.round}`;
+  const change = value - last[key], moved = Math.abs(change).toFixed(4), arrow = change < 0 ? "↓" : "↑";
+  const since = Number(moved) ? `${arrow} ${moved} since round ${last.round}` : `as after round ${last.round}`;
   const bad = value > 1.05 * best[key];
   return { value: value.toFixed(4), trend: since + (value > best[key] ? `; best ${best[key].toFixed(4)}` : ""), bad };
 }
