@@ -1,17 +1,17 @@
 """A worker's talk with its coordinator through two objects, one for each direction."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from spheroid_jax.transport.bucket import layout
-from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.bucket.hearing import Hearing
 from spheroid_jax.transport.bucket.layout import Answer, Moved, Run, Said
 from spheroid_jax.transport.bucket.store import BlobStore
-from spheroid_jax.transport.http.retry import Again, Pace, Tools, Tries
+from spheroid_jax.transport.bucket.trying import Trying
+from spheroid_jax.transport.http.retry import Again, Pace, Tools
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import (
     Heartbeat,
@@ -20,9 +20,7 @@ from spheroid_jax.transport.protocol import (
     WorkRequest,
 )
 
-_Result = TypeVar("_Result")
 _LOOKS = 10  # in which an answer must come
-_FOR_GOOD = ("forbidden", "missing", "credentials")
 
 
 class Spoken(NamedTuple):
@@ -52,6 +50,7 @@ class Conversation:
         """See :class:`~spheroid_jax.transport.bucket.worker_side.BucketLink`."""
         self._store, self._name, self._key = store, name, key
         self._pace, self._tools, self._notice = pace, tools, notice
+        self.tried = Trying(self.where, pace, tools, notice)
         self._grace = grace
         self._greeting: Register | None = None
         self._run: Run | None = None  # that this process is registered with
@@ -63,6 +62,7 @@ class Conversation:
         self._wants: dict[str, Spoken] = {}  # items, and when their lack was told
         self._before = 0  # bytes read that an earlier start of the coordinator knows
         self._told = 0  # bytes read, as they were told last
+        self._looking: asyncio.Task[None] | None = None
         self._speaking, self._joining = asyncio.Lock(), asyncio.Lock()
 
     @property
@@ -193,9 +193,24 @@ class Conversation:
     async def look(self) -> None:
         """A pause, then a look; joins again if the coordinator has started anew.
 
+        Who wants one while another pauses has that one: looks are requests, and cost.
+
         Raises:
           LinkError: This process is superseded, or the bucket fails for long.
         """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+            # Its error is that of whoever waits, if anybody still does.
+            self._looking.add_done_callback(lambda t: t.cancelled() or t.exception())
+        await asyncio.shield(self._looking)
+
+    async def close(self) -> None:
+        """Ends a look that nobody waits for."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look(self) -> None:
         await self._tools.sleep(self.run.poll_seconds)
 
         async def attempt() -> None:
@@ -215,37 +230,6 @@ class Conversation:
                 code="superseded",
                 status=409,
             )
-
-    async def tried(
-        self,
-        what: str,
-        attempt: Callable[[], Awaitable[_Result]],
-        patience: float | None = None,
-    ) -> _Result:
-        """Tries until it works.
-
-        Raises:
-          LinkError: It didn't for long, or can't.
-        """
-
-        async def once() -> _Result:
-            try:
-                return await attempt()
-            except BucketError as error:
-                # Later, credentials may be about to be renewed.
-                if self._run is None and error.code in _FOR_GOOD:
-                    raise LinkError(str(error), code=error.code) from error
-                raise Again(str(error), cure="is the bucket there?") from error
-
-        tries = Tries(
-            what,
-            self.where,
-            patience=self._pace.patience if patience is None else patience,
-            pace=self._pace,
-            tools=self._tools,
-            notice=self._notice,
-        )
-        return await tries.run(once)
 
     async def _join(self, greeting: Register) -> Registered:
         hearing = self._hearing
@@ -271,6 +255,7 @@ class Conversation:
                 if self._run is None or self._run.epoch != run.epoch:
                     self._before = self._told
                 self._run, hearing.superseded = run, False
+                self.tried.has_met = True
                 return answer.registered
         raise Again(
             "the coordinator gives no answer",

@@ -150,3 +150,4 @@ class BucketLink:
 
     async def close(self) -> None:
         """See :class:`Link`."""
+        await self._talk.close()

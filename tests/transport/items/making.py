@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import Item
 
 PIECE = 1000  # bytes
@@ -92,3 +93,9 @@ class Source:
         data = self._spoil(self.data, len(self.asked))[start:stop]
         for at in range(0, len(data), self._chunk):
             yield data[at : at + self._chunk]
+
+    async def read_step(self, item: Item) -> AsyncGenerator[bytes, None]:
+        yield await self._no_step(item)
+
+    async def _no_step(self, item: Item) -> bytes:
+        raise LinkError("no such step", code="unknown", status=404)
