@@ -5,40 +5,36 @@ another process that writes at the same moment.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spheroid_jax import manifests
+from spheroid_jax.transport import database_errors
+from spheroid_jax.transport.database_errors import LedgerError, damage, told
 
-BUSY_SECONDS = 10.0  # how long another process's write is waited for
+__all__ = ["Database", "LedgerError", "Step", "create"]
+
 _APPLICATION = 0x53706864  # "Sphd", as SQLite's application_id
 _LOG_LIMIT = 4 << 20  # bytes; a longer log is written back into the file
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_CLOSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 
 
-class LedgerError(RuntimeError):
-    """The ledger can't be used; one line with the cure.
+class Step(NamedTuple):
+    """The way from a version of the tables to the next.
 
     Attributes:
-      disk_full: whether it is for want of space; nothing was written then, and the
-        ledger goes on working as soon as there is some.
+      schema: of the older version.
+      change: makes the newer one of it, within a transaction.
     """
 
-    def __init__(self, message: str, *, disk_full: bool = False):
-        super().__init__(message)
-        self.disk_full = disk_full
+    schema: Mapping[str, str]
+    change: Callable[["Database", sqlite3.Connection], None]
 
 
 class Database:
@@ -51,12 +47,20 @@ class Database:
       path: of the file, which exists; see :func:`create`.
       schema: {table: its CREATE statement, whose last column is ``proof BLOB``}.
       version: of the schema.
+      steps: {older version: the step from it to the next}; a file of one is brought
+        up to ``version``, all or nothing, whichever process comes first.
 
     Raises:
-      LedgerError: if the file isn't one of this schema, whole and writable.
+      LedgerError: if the file isn't one of these schemas, whole and writable.
     """
 
-    def __init__(self, path: Path, schema: Mapping[str, str], version: int):
+    def __init__(
+        self,
+        path: Path,
+        schema: Mapping[str, str],
+        version: int,
+        steps: Mapping[int, Step] | None = None,
+    ):
         self.path = path
         self._lock = threading.RLock()
         self._reading = threading.Lock()
@@ -64,7 +68,7 @@ class Database:
             self._db = opened.enter_context(contextlib.closing(_connect(path)))
             # Reads of its own: they never wait for a write that is being flushed.
             self._reader = opened.enter_context(contextlib.closing(_connect(path)))
-            self._check(schema, version)
+            self._check(schema, version, steps or {})
             opened.pop_all()
 
     def close(self) -> None:
@@ -122,28 +126,51 @@ class Database:
             raise LedgerError(damage(self.path, "a row isn't what was written"))
         return tuple(values)
 
-    def _check(self, schema: Mapping[str, str], version: int) -> None:
+    def _check(
+        self, schema: Mapping[str, str], version: int, steps: Mapping[int, Step]
+    ) -> None:
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if application != _APPLICATION:
             raise LedgerError(
                 f"{self.path} isn't a ledger of ours: move it away, or name another "
                 "run directory"
             )
+        while (found := self._version()) in steps:
+            self._prove(found, steps[found].schema)
+            with self.transaction() as db:
+                if self._version() == found:  # nobody else was faster
+                    steps[found].change(self, db)
+                    db.execute(f"PRAGMA user_version={found + 1}")
         if found != version:
             raise LedgerError(
                 f"{self.path} has version {found} where this program reads {version}: "
                 "use the program that wrote it, or another run directory"
             )
-        query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-        if dict(self._db.execute(query)) != dict(schema):
-            raise LedgerError(damage(self.path, "its tables aren't those of a ledger"))
-        (said,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-        if said != "ok":
-            raise LedgerError(damage(self.path, said))
-        for table in schema:
-            for row in self._db.execute(f"SELECT * FROM {table}"):
-                self.proven(row)
+        self._prove(version, schema)
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _prove(self, version: int, schema: Mapping[str, str]) -> None:
+        """Raises LedgerError unless the file is whole, of this schema and version."""
+        self._db.execute("BEGIN")  # of one moment, whatever other processes do
+        try:
+            if self._version() != version:
+                return
+            query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+            if dict(self._db.execute(query)) != dict(schema):
+                raise LedgerError(
+                    damage(self.path, "its tables aren't those of a ledger")
+                )
+            (said,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            if said != "ok":
+                raise LedgerError(damage(self.path, said))
+            for table in schema:
+                for row in self._db.execute(f"SELECT * FROM {table}"):
+                    self.proven(row)
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
 
     def _shorten_log(self) -> None:
         # TRUNCATE keeps other writers out while the log is written back. SQLite's own
@@ -190,27 +217,6 @@ def create(
         manifests.sync(path.parent.parent)
 
 
-@contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Whatever SQLite or the file system raises becomes a line."""
-    try:
-        yield
-    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-        raise  # ours, not the disk's
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0)
-        raise _line(path, error, code) from error
-    except UnicodeDecodeError as error:  # even SQLite's message may be damaged
-        raise LedgerError(damage(path, "text that isn't UTF-8")) from error
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise _disk_full(path) from error
-        raise LedgerError(
-            f"{path} can't be used ({error.strerror}): let this user write there, or "
-            "name another run directory"
-        ) from error
-
-
 def _build(
     path: Path,
     schema: Mapping[str, str],
@@ -238,7 +244,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
-        timeout=BUSY_SECONDS,
+        timeout=database_errors.BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
     )
@@ -282,34 +288,3 @@ def _plain(value: Any) -> Any:
 def _proof(values: Sequence[Any]) -> bytes:
     # Damage may have made other types of them.
     return hashlib.sha256(json.dumps(list(values), default=repr).encode()).digest()
-
-
-def _line(path: Path, error: sqlite3.Error, code: int) -> LedgerError:
-    said = " ".join(str(error).split())
-    if code in _FULL or code & 0xFF == sqlite3.SQLITE_FULL:
-        return _disk_full(path)
-    if code & 0xFF in _DAMAGED or "decode to UTF-8" in said:
-        return LedgerError(damage(path, said))
-    if code & 0xFF in _BUSY:
-        return LedgerError(
-            f"{path} is held by another process for over {BUSY_SECONDS:.0f} s: end "
-            "that process, then try again"
-        )
-    if code & 0xFF in _CLOSED:
-        return LedgerError(
-            f"{path} can't be opened for writing ({said}): let this user write to it "
-            "and to its folder"
-        )
-    return LedgerError(f"{path} can't be used ({said}): see to the disk it is on")
-
-
-def _disk_full(path: Path) -> LedgerError:
-    return LedgerError(
-        f"the disk is full: {path} can't grow; free some space on it", disk_full=True
-    )
-
-
-def damage(path: Path, said: str) -> str:
-    """The line that says so."""
-    said = " ".join(said.replace("*", "").split())
-    return f"{path} is damaged ({said}): restore it from a copy"

@@ -10,18 +10,17 @@ here. The newest complete checkpoint alone tells.
 
 import json
 import operator
-import re
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from spheroid_jax.transport import database
-from spheroid_jax.transport.database import LedgerError
+from spheroid_jax.transport.database_errors import LedgerError, damage
 from spheroid_jax.transport.ledger_rows import (
     SCHEMA,
+    STEPS,
     VERSION,
     AcceptedUpdate,
     Duplicate,
@@ -31,7 +30,7 @@ from spheroid_jax.transport.ledger_rows import (
     update_of,
     update_row,
 )
-from spheroid_jax.transport.protocol import NAME
+from spheroid_jax.transport.ledger_tokens import TokenTable
 
 __all__ = [
     "AcceptedUpdate",
@@ -45,11 +44,9 @@ __all__ = [
 # Rounds for which an update is remembered after its file is gone. More than the
 # largest age at which an update may come.
 KEEP_ROUNDS = 1000
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(NAME)
 
 
-class Ledger:
+class Ledger(TokenTable):
     """A ledger on disk; safe for threads. :meth:`open` makes one.
 
     Attributes:
@@ -62,7 +59,7 @@ class Ledger:
         self._file = file
         self.run: str = self._internal("run", "")
         if not self.run:
-            raise LedgerError(database.damage(path, "it names no run"))
+            raise LedgerError(damage(path, "it names no run"))
 
     @classmethod
     def open(
@@ -86,7 +83,7 @@ class Ledger:
             database.create(path, SCHEMA, VERSION, rows)
         elif not path.exists():
             raise LedgerError(f"there is no ledger {path}: name another run directory")
-        file = database.Database(path, SCHEMA, VERSION)
+        file = database.Database(path, SCHEMA, VERSION, STEPS)
         try:
             ledger = cls(path, file)
             if run is not None and ledger.run != run:
@@ -113,76 +110,6 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    # Tokens.
-
-    def add_token(
-        self,
-        name: str,
-        sha256: str,
-        *,
-        replace: bool = False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """Lets the token with this digest in, under ``name``.
-
-        Args:
-          name: as of :data:`spheroid_jax.transport.protocol.NAME`.
-          sha256: hexadecimal.
-          replace: whether a valid token of that name gives way.
-          now: seconds since 1970.
-
-        Raises:
-          LedgerError: if the name has a valid token, or one that differs in case only
-            is taken: names become those of files.
-        """
-        if not _NAME.match(name):
-            raise ValueError(
-                f"name={name!r} isn't one: letters, digits, and _.- inside"
-            )
-        if not _SHA256.fullmatch(sha256):
-            raise ValueError(f"sha256={sha256!r} isn't one: give 64 hexadecimal digits")
-        with self._file.transaction() as db:
-            query = "SELECT * FROM tokens WHERE name = ?"
-            for row in map(self._file.proven, db.execute(query, (name,))):
-                taken, _, _, revoked = row
-                if taken != name:
-                    raise LedgerError(
-                        f"{name} differs from {taken} in capitals only, and is a "
-                        "file's name: choose another"
-                    )
-                if revoked is None and not replace:
-                    raise LedgerError(
-                        f"{name} has a token: revoke it first, or replace it"
-                    )
-            self._file.put(db, "tokens", (name, sha256, float(now()), None))
-
-    def revoke(self, name: str, *, now: Callable[[], float] = time.time) -> bool:
-        """Shuts the token of ``name`` out; False if it was before.
-
-        Raises:
-          LedgerError: if there is none.
-        """
-        with self._file.transaction() as db:
-            query = "SELECT * FROM tokens WHERE name = ?"
-            rows = [self._file.proven(row) for row in db.execute(query, (name,))]
-            rows = [row for row in rows if row[0] == name]
-            if not rows:
-                raise LedgerError(f"{name!r} has no token: look the names up")
-            ((_, sha256, added, revoked),) = rows
-            if revoked is not None:
-                return False
-            self._file.put(db, "tokens", (name, sha256, added, float(now())))
-            return True
-
-    def tokens(self) -> dict[str, TokenRow]:
-        """{name: its token}, by name; never waits for a write of this process."""
-        rows = self._file.rows_apart("SELECT * FROM tokens ORDER BY name")
-        return {name: TokenRow(*rest) for name, *rest in rows}
-
-    def data_version(self) -> int:
-        """Another number after any process has written; cheap to ask."""
-        return self._file.data_version()
 
     # Updates.
 
@@ -268,11 +195,21 @@ class Ledger:
         """The fact under ``key``, or ``default``."""
         return self._note(f"note.{key}", default)
 
-    def record_round(self, number: int, facts: Any) -> None:
-        """Keeps what there is to say of a round; again, if it was closed again."""
+    def record_round(
+        self, number: int, facts: Any, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keeps what there is to say of a round; again, if it was closed again.
+
+        Args:
+          number: of the round.
+          facts: plain JSON.
+          notes: facts that change with it, as of :meth:`note`; all or nothing.
+        """
         text = plain_json(f"round {number}", facts)
         with self._file.transaction() as db:
             self._file.put(db, "rounds", (operator.index(number), text))
+            for key, value in (notes or {}).items():
+                self._file.put(db, "notes", (f"note.{key}", plain_json(key, value)))
 
     def rounds(self, last: int | None = None) -> list[RoundRow]:
         """All rounds that were recorded, or the last so many, oldest first."""
@@ -280,6 +217,17 @@ class Ledger:
         query = "SELECT * FROM rounds ORDER BY round DESC LIMIT ?"
         rows = self._file.rows(query, (limit,))
         return [RoundRow(number, json.loads(facts)) for number, facts in rows[::-1]]
+
+    def record_losses(self, number: int, losses: Mapping[str, Any]) -> None:
+        """Keeps the losses {name: number} of the evaluation after a round."""
+        text = plain_json(f"evaluation {number}", dict(losses))
+        with self._file.transaction() as db:
+            self._file.put(db, "evaluations", (operator.index(number), text))
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """``{"round": number, **losses}`` of every evaluation, oldest first."""
+        rows = self._file.rows("SELECT * FROM evaluations ORDER BY round")
+        return [{"round": number, **json.loads(text)} for number, text in rows]
 
     def _refuse_duplicates(self, update: AcceptedUpdate) -> None:
         rows = self._file.rows(

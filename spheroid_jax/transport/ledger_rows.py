@@ -3,9 +3,12 @@
 import json
 import math
 import operator
+import sqlite3
 from typing import Any, NamedTuple
 
-VERSION = 1  # of the tables
+from spheroid_jax.transport.database import Database, Step
+
+VERSION = 2  # of the tables
 SCHEMA = {
     "notes": "CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT, proof BLOB)"
     " WITHOUT ROWID",
@@ -16,6 +19,8 @@ SCHEMA = {
     " bytes INTEGER, norm REAL, loss REAL, proof BLOB, UNIQUE (worker, round),"
     " UNIQUE (block, replica, round)) WITHOUT ROWID",
     "rounds": "CREATE TABLE rounds (round INTEGER PRIMARY KEY, facts TEXT, proof BLOB)",
+    "evaluations": "CREATE TABLE evaluations (round INTEGER PRIMARY KEY, losses TEXT,"
+    " proof BLOB)",
 }
 
 
@@ -84,6 +89,22 @@ class Duplicate(ValueError):
     def __init__(self, message: str, which: str, other: AcceptedUpdate | None):
         super().__init__(message)
         self.which, self.other = which, other
+
+
+def _with_evaluations(file: Database, db: sqlite3.Connection) -> None:
+    """Version 1 kept the losses of all evaluations in one note, anew at each."""
+    db.execute(SCHEMA["evaluations"])
+    key = "note.ce"
+    for row in db.execute("SELECT * FROM notes WHERE key = ?", (key,)).fetchall():
+        for point in json.loads(file.proven(row)[1]):
+            losses = {name: loss for name, loss in point.items() if name != "round"}
+            file.put(db, "evaluations", (point["round"], json.dumps(losses)))
+    db.execute("DELETE FROM notes WHERE key = ?", (key,))
+
+
+STEPS = {
+    1: Step({k: v for k, v in SCHEMA.items() if k != "evaluations"}, _with_evaluations)
+}
 
 
 def update_row(update: AcceptedUpdate) -> tuple[Any, ...]:

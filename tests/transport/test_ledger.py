@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spheroid_jax.transport import database
+from spheroid_jax.transport import database, database_errors
 from spheroid_jax.transport.ledger import (
     AcceptedUpdate,
     Duplicate,
@@ -398,7 +398,7 @@ def test_who_opens_first_makes_it_and_the_other_finds_it(path: Path) -> None:
 def test_a_write_that_never_ends_is_told_and_reads_go_on(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with Ledger.open(path) as impatient:
@@ -511,7 +511,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "text": (lambda p: p.write_text("hello " * 1000), "is damaged"),
     "cut": (lambda p: p.write_bytes(p.read_bytes()[:-4096]), "is damaged"),
     "another program's": (other_program, "isn't a ledger of ours"),
-    "newer": (lambda p: alter(p, "PRAGMA user_version=2"), "version 2 where"),
+    "newer": (lambda p: alter(p, "PRAGMA user_version=3"), "version 3 where"),
     "older": (lambda p: alter(p, "PRAGMA user_version=0"), "version 0 where"),
     "other tables": (lambda p: alter(p, "DROP TABLE rounds"), "its tables aren't"),
     "another value": (
@@ -654,3 +654,132 @@ def test_a_name_is_a_name(ledger: Ledger, name: str) -> None:
 def test_a_digest_is_a_digest(ledger: Ledger, digest: str) -> None:
     with pytest.raises(ValueError, match="hexadecimal"):
         ledger.add_token("w0", digest)
+
+
+# What it keeps of evaluations, and the ledgers of before.
+
+GOLDEN = Path(__file__).with_name("golden") / "ledger_v1.db"
+
+
+def test_losses_come_by_round_and_give_way_to_newer_ones(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        assert ledger.evaluations() == []
+        for number in (4, 2, 4):
+            ledger.record_losses(number, {"ce_chain": number + 0.5, "ce": 1.0})
+    with Ledger.open(path) as ledger:
+        assert ledger.evaluations() == [
+            {"round": 2, "ce_chain": 2.5, "ce": 1.0},
+            {"round": 4, "ce_chain": 4.5, "ce": 1.0},
+        ]
+        with pytest.raises(ValueError, match="evaluation 5: not plain JSON"):
+            ledger.record_losses(5, {"ce": {1}})
+
+
+def test_an_evaluation_costs_as_much_after_a_thousand_others(path: Path) -> None:
+    log = path.with_name("ledger.db-wal")
+
+    def grown(ledger: Ledger, number: int) -> int:
+        before = log.stat().st_size
+        ledger.record_losses(number, {"ce_chain": 1.0})
+        return log.stat().st_size - before
+
+    with Ledger.open(path) as ledger:
+        ledger.record_losses(0, {"ce_chain": 1.0})
+        few = max(grown(ledger, number) for number in range(1, 10))
+        with ledger._file.transaction() as db:
+            for number in range(10, 1010):
+                ledger._file.put(db, "evaluations", (number, '{"ce_chain": 1.0}'))
+        assert grown(ledger, 2000) <= few + 2 * 4200  # two pages of a deeper tree
+
+
+def test_a_round_and_its_notes_are_written_together(ledger: Ledger) -> None:
+    ledger.record_round(1, {"heard": 2}, {"seconds": 5.0, "round": 1})
+    assert (ledger.noted("seconds"), ledger.noted("round")) == (5.0, 1)
+    with pytest.raises(ValueError, match="bad: not plain JSON"):
+        ledger.record_round(2, {"heard": 2}, {"seconds": 6.0, "bad": {1}})
+    assert ledger.noted("seconds") == 5.0
+    assert ledger.rounds() == [RoundRow(1, {"heard": 2})]
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A ledger as version 1 of the tables has it."""
+    path.parent.mkdir(parents=True)
+    path.write_bytes(GOLDEN.read_bytes())
+    return path
+
+
+def check_golden(ledger: Ledger) -> None:
+    assert ledger.run == "c0ffee" * 5 + "00"
+    points = ledger.evaluations()
+    assert [(p["round"], p["ce_chain"]) for p in points] == [
+        (1, 3.5),
+        (2, 2.5),
+        (3, 1.5),
+    ]
+    means = [p["ce_mean"] for p in points]
+    assert (means[0], math.isnan(means[1]), means[2]) == (2.0, True, 2.0)
+    assert ledger.noted("ce") is None
+    assert ledger.noted("held") == {"round": 3, "slots": {"ada": [0, 0]}}
+    assert [row.round for row in ledger.rounds()] == [1, 2, 3]
+    assert [u.name for u in ledger.accepted()] == ["2-0-ada-7"]
+    assert [u.round for u in ledger.remembered()] == [0, 1, 2]
+    assert ledger.tokens() == {
+        "ada": ("ab" * 32, 5.0, None),
+        "bob": ("cd" * 32, 6.0, 7.0),
+    }
+
+
+def test_a_ledger_of_the_version_before_is_taken_up(old: Path) -> None:
+    with Ledger.open(old) as ledger:
+        check_golden(ledger)
+        ledger.record_losses(4, {"ce_chain": 0.5})
+    with Ledger.open(old) as ledger:
+        assert ledger.evaluations()[3] == {"round": 4, "ce_chain": 0.5}
+
+
+def test_a_kill_while_it_is_taken_up_leaves_the_one_or_the_other(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database.Database, "put", full)
+        with pytest.raises(LedgerError):
+            Ledger.open(old)
+    db = sqlite3.connect(old)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    db.close()
+    with Ledger.open(old) as ledger:
+        check_golden(ledger)
+
+
+def test_several_take_it_up_at_once(old: Path) -> None:
+    barrier = threading.Barrier(4)
+    problems: list[BaseException] = []
+
+    def open_it() -> None:
+        barrier.wait(30)
+        try:
+            with Ledger.open(old) as ledger:
+                check_golden(ledger)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert problems == []
+
+
+def test_a_damaged_one_of_before_is_refused(old: Path) -> None:
+    alter(old, "UPDATE notes SET value = '[]' WHERE key = 'note.ce'")
+    with pytest.raises(LedgerError) as error:
+        Ledger.open(old)
+    line(error, "a row isn't what was written")
+    db = sqlite3.connect(old)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    db.close()

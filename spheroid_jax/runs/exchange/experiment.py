@@ -98,7 +98,7 @@ def _work(
     _log(config, workdir, simulated)
     with Ledger.open(ledger_of(workdir)) as ledger:
         rounds = [{"round": row.round, **row.facts} for row in ledger.rounds()]
-        ce, members = ledger.noted("ce", []), ledger.noted("members", {})
+        ce, members = ledger.evaluations(), ledger.noted("members", {})
     params = _params(config, workdir)
     start = {"round": 0, **{k: v for k, v in simulated.ce[0].items() if k != "round"}}
     summary = {
