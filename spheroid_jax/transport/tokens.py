@@ -64,6 +64,17 @@ class Tokens:
         # A token of this very moment is worth another look.
         return name or _match(found, self._current(0.0))
 
+    def digests(self) -> dict[str, str | None]:
+        """{name: the digest of its token}, None where it is revoked; of this moment.
+
+        Raises:
+          LedgerError: if the ledger can't be read.
+        """
+        rows = self._current(0.0)
+        return {
+            n: row.sha256 if row.revoked is None else None for n, row in rows.items()
+        }
+
     def _current(self, old: float) -> dict[str, TokenRow]:
         """Tokens as they were at most ``old`` seconds ago."""
         with self._lock:

@@ -22,7 +22,7 @@ from unittest import mock
 
 from spheroid_jax.checkpoints.store import Checkpoints
 from spheroid_jax.checkpoints.writer import Writer
-from spheroid_jax.transport import outbox, slots, trainer, worker
+from spheroid_jax.transport import outbox, session, slots, trainer
 from spheroid_jax.transport.coordinator import intake, model
 from spheroid_jax.transport.http import parts
 from spheroid_jax.transport.ledger import Ledger
@@ -96,7 +96,7 @@ def installed() -> Iterator[None]:
         stack.enter_context(mock.patch.object(intake, "os", _Os()))
         save = _with_points(_waiting(model.Model.save), "save")
         stack.enter_context(mock.patch.object(model.Model, "save", save))
-        stack.enter_context(mock.patch.object(worker, "_ASK_SECONDS", 0.3))
+        stack.enter_context(mock.patch.object(session, "_ASK_SECONDS", 0.3))
         yield
 
 

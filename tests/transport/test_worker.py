@@ -339,8 +339,12 @@ def test_a_second_process_with_the_same_token_ends_the_first(tmp_path: Path) -> 
             await asyncio.sleep(0.05)
             new = run.worker("a", folder=tmp_path / "elsewhere")
             await new.register()
+            taking = asyncio.create_task(new.run())
             with pytest.raises(LinkError, match="another process has taken over"):
                 await asyncio.wait_for(task, 10)
+            assert not taking.done()
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
 
     asyncio.run(scenario())
     run.close()

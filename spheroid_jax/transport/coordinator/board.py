@@ -10,6 +10,9 @@ from spheroid_jax.transport.closing import Policy, Standing, fate
 from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.members import Member, Members
 
+# Rounds in a row that may fail for want of any update that can be taken; no more.
+TRIES = 3
+_NAMED = 3  # workers, in a line
 STATES = ("waiting", "open", "closing", "finished", "draining")
 
 
@@ -161,11 +164,36 @@ class Board:
     def paused(self) -> str:
         """Why no time passes in this round, or nothing."""
         # After a restart some have a lease who haven't been heard of yet.
-        live = sum(bool(member.session) for member in self.members.live())
+        live = sum(member.heard for member in self.members.live())
         needed = self.settings.workers
         if self.round == 0 and not self.heard and live < needed:
             return f"{live} of {needed} workers are there"
-        return "" if live or self.heard else "no worker is there"
+        if not live and not self.heard:
+            return "no worker is there"
+        return self.fruitless()
+
+    def fruitless(self) -> str:
+        """Who is there and won't have an update, try what they may; or nothing.
+
+        Rounds are not to be used up by them. One who has failed in so many rounds is
+        given up, and after as many rounds that all gave up everybody who is through
+        with this one.
+        """
+        live = self.members.live()
+        if self.heard or not live:
+            return ""
+        tried = self.history.given_up >= TRIES - 1 and self.hopeless()
+        if not tried and any(m.failed < TRIES for m in live):
+            return ""
+        names = [m.name for m in live]
+        who = ", ".join(names[:_NAMED])
+        if len(names) > _NAMED:
+            who += f" and {len(names) - _NAMED} more"
+        return (
+            f"every update of the last {TRIES} rounds was refused or never came, of "
+            f"{who} ({live[0].reason or 'it gave up'}): mend or revoke them; the run "
+            "goes on when a worker is started"
+        )
 
     def problem(self, text: str) -> None:
         """Something an operator should know."""

@@ -21,7 +21,8 @@ import numpy as np
 from spheroid_jax.checkpoints import CheckpointError
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.transport.closing import closes_at
-from spheroid_jax.transport.coordinator.board import Board, Settings
+from spheroid_jax.transport.coordinator.board import TRIES, Board, Settings
+from spheroid_jax.transport.coordinator.books import METHOD, Books, round_line
 from spheroid_jax.transport.coordinator.desk import Desk
 from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.intake import Intake, OpenRound
@@ -31,7 +32,7 @@ from spheroid_jax.transport.ledger import AcceptedUpdate, Ledger, LedgerError
 from spheroid_jax.transport.tokens import Tokens
 from spheroid_jax.transport.updates import NormBound
 
-METHOD = "blocktrain"
+_LOOK_SECONDS = 0.5  # between looks for tokens that were revoked
 _RETRY_SECONDS = 5.0  # between tries to save on a disk that refuses
 
 
@@ -66,8 +67,9 @@ class Coordinator(Desk):
         self._bounds.restore(ledger.noted("bounds", {}))
         members = Members(settings.blocks, settings.replicas, settings.lease)
         members.recount(ledger.noted("members", {}))
+        members.restore(ledger.noted("sessions", {}))
         members.last_trained = ledger.noted("last_trained", members.last_trained)
-        history = History(ledger.rounds(), ledger.noted("ce", []), model.round)
+        history = History(ledger.rounds(), ledger.evaluations(), model.round)
         members.updates = history.updates(settings.blocks)
         board = Board(settings, members, history, clock, say)
         board.before, board.round = ledger.noted("seconds", 0.0), model.round
@@ -85,9 +87,9 @@ class Coordinator(Desk):
         super().__init__(board, intake, Tokens(ledger), ledger.run)
         self.parts = model.publish(self.published)
         self._stopping = asyncio.Event()
-        self._held = ledger.noted("held", {"round": -1, "slots": {}})
+        self._books = Books(board, ledger, log, self._bounds)
         if model.round < settings.rounds:
-            members.recall(self._held["slots"], clock())
+            members.recall(self._books.held["slots"], clock())
         self._evaluation: asyncio.Task[None] | None = None
         # JAX and the model's memory belong to one thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
@@ -103,6 +105,7 @@ class Coordinator(Desk):
             accepted for it is kept.
         """
         board = self.board
+        looking = asyncio.create_task(self._look_at_tokens())
         try:
             await self._catch_up()
             while board.round < board.settings.rounds:
@@ -115,6 +118,7 @@ class Coordinator(Desk):
             board.enter("finished", "all rounds are done")
             return "finished"
         finally:
+            looking.cancel()
             if self._evaluation is not None:
                 await asyncio.wait([self._evaluation])
             self._thread.shutdown()
@@ -124,11 +128,24 @@ class Coordinator(Desk):
         self._stopping.set()
         self.board.tell()
 
+    async def _look_at_tokens(self) -> None:
+        """Other processes revoke them; a slot isn't to wait for its lease to end."""
+        said = ""
+        while True:
+            try:
+                self.shut_out_revoked()
+                said = ""
+            except LedgerError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self.board.problem(said)
+            await asyncio.sleep(_LOOK_SECONDS)
+
     def _open(self) -> None:
         board = self.board
         heard = self.intake.heard(board.round)
         board.heard = dict.fromkeys(sorted(heard), board.now())
-        if self._held["round"] != board.round:
+        if self._books.held["round"] != board.round:
             board.members.reassign()
         board.opened = board.now()
         board.enter("open")
@@ -142,7 +159,7 @@ class Coordinator(Desk):
                 board.problem(f"{member.name} is gone: no sign of life")
                 board.tell()
             board.fill()
-            await self._note_held()
+            await self._books.note_moment()
             if why := board.paused():
                 board.opened = now
                 board.enter("waiting", why)
@@ -165,6 +182,7 @@ class Coordinator(Desk):
 
     async def _close(self) -> None:
         board, settings = self.board, self.board.settings
+        given_up = board.hopeless()
         board.enter("closing")
         board.taken = board.round
         began = board.now()
@@ -182,11 +200,21 @@ class Coordinator(Desk):
             losses = await self._in_thread(self._model.evaluate)
         age = float(np.mean([u.age for u in updates])) if updates else 0.0
         await self._save(losses, age)
-        facts = self._facts(updates, board.now() - board.opened, board.now() - began)
+        facts = self._books.facts(
+            updates,
+            board.now() - board.opened,
+            board.now() - began,
+            given_up=given_up,
+        )
         board.round = done
         board.members.count_missing(set(board.heard))
         self.parts = await self._in_thread(lambda: self._model.publish(self.published))
         await self._write_down(updates, facts)
+        if board.history.empty == TRIES and not given_up:
+            board.problem(
+                f"nothing came in time in {TRIES} rounds in a row: raise "
+                "network.deadline, or see to the workers"
+            )
         board.say(round_line(done, settings.rounds, facts))
         self._evaluation = asyncio.create_task(self._record(done, facts, losses, due))
 
@@ -208,27 +236,6 @@ class Coordinator(Desk):
                     async with asyncio.timeout(_RETRY_SECONDS):
                         await self._stopping.wait()
 
-    def _facts(
-        self, updates: list[AcceptedUpdate], seconds: float, closing: float
-    ) -> dict[str, Any]:
-        """What there is to say of a round."""
-        settings = self.board.settings
-        ages = [u.age for u in updates]
-        return {
-            "seconds": round(seconds, 3),
-            "closing_seconds": round(closing, 3),
-            "heard": len(updates),
-            "timely": sum(age == 0 for age in ages),
-            "expected": settings.blocks * settings.replicas,
-            "blocks": np.bincount(
-                np.array([u.block for u in updates], int), minlength=settings.blocks
-            ).tolist(),
-            "ages": ages,
-            "age": float(np.mean(ages)) if ages else 0.0,
-            "loss": float(np.mean([u.loss for u in updates])) if updates else None,
-            **self.board.history.take_bytes(),
-        }
-
     async def _catch_up(self) -> None:
         """Writes down what a kill right after a checkpoint has cut off."""
         board, done = self.board, self.board.round
@@ -237,7 +244,7 @@ class Coordinator(Desk):
         known = [r for r in board.history.rounds if r["round"] == done]
         if not known:
             updates = await asyncio.to_thread(self._ledger.accepted, done - 1)
-            known = [self._facts(updates, 0.0, 0.0)]
+            known = [self._books.facts(updates)]
             await self._write_down(updates, known[0])
         evaluated = any(point["round"] == done for point in board.history.ce)
         if self._is_due(done) and not evaluated:
@@ -254,26 +261,9 @@ class Coordinator(Desk):
         self, updates: list[AcceptedUpdate], facts: dict[str, Any]
     ) -> None:
         """What a restart wants to know; none of it decides what has been applied."""
-        board, ledger = self.board, self._ledger
-        for update in updates:
-            board.members.last_trained[update.block] = board.round - 1
-            board.members.updates[update.block] += 1
-        board.history.add(board.round, facts)
-        notes = {
-            "members": board.members.counts(),
-            "last_trained": board.members.last_trained,
-            "bounds": self._bounds.state(),
-            "seconds": board.seconds,
-            "round": board.round,
-        }
-
-        def write() -> None:
-            ledger.record_round(board.round, facts)
-            for key, value in notes.items():
-                ledger.note(key, value)
-
+        board = self.board
         try:
-            await asyncio.to_thread(write)
+            await self._books.close(updates, facts)
             await self.intake.forget(board.round)
         except (LedgerError, OSError) as error:
             board.problem(f"{error}; the round is saved all the same")
@@ -286,52 +276,12 @@ class Coordinator(Desk):
         due: bool,
     ) -> None:
         """Writes the metrics of a round, with its losses where they are due."""
-        board = self.board
-        seconds = board.seconds
         if due and losses is None:
             try:
                 losses = await self._in_thread(self._model.evaluate)
             except Exception as error:  # whatever JAX raises: the run is worth more
-                board.problem(f"round {number} isn't evaluated: {error}")
-        record = {
-            "round_seconds": facts["seconds"],
-            "train_loss": facts["loss"],
-            **{k: facts[k] for k in ("heard", "timely", "expected", "age")},
-            **{k: facts[k] for k in ("bytes_up", "bytes_down", "closing_seconds")},
-            **(losses or {}),
-        }
-        if losses is not None:
-            said = ", ".join(
-                f"CE_{n.removeprefix('ce_')} {x:.3f}" for n, x in losses.items()
-            )
-            board.say(f"after round {number}: {said} nats per byte on validation")
-            board.history.ce.append({"round": number, **losses})
-        step = number * board.settings.local_steps
-        try:
-            await asyncio.to_thread(
-                self._log.write, METHOD, number, record, step=step, seconds=seconds
-            )
-        except OSError as error:
-            board.problem(f"metrics of round {number} not written: {error.strerror}")
-        if losses is not None:  # last: what isn't in here is done again
-            try:
-                await asyncio.to_thread(self._ledger.note, "ce", board.history.ce)
-            except LedgerError as error:
-                board.problem(str(error))
-        board.tell()
-
-    async def _note_held(self) -> None:
-        """Who holds what, so that after a restart nobody is forgotten in a round."""
-        board = self.board
-        slots = {name: list(slot) for name, slot in board.members.held.items()}
-        held = {"round": board.round, "slots": slots}
-        if held == self._held:
-            return
-        self._held = held
-        try:
-            await asyncio.to_thread(self._ledger.note, "held", held)
-        except LedgerError as error:
-            board.problem(str(error))
+                self.board.problem(f"round {number} isn't evaluated: {error}")
+        await self._books.evaluated(number, facts, losses)
 
     async def _evaluated(self) -> None:
         if self._evaluation is not None:
@@ -352,14 +302,3 @@ class Coordinator(Desk):
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
-
-def round_line(number: int, rounds: int, facts: dict[str, Any]) -> str:
-    """A closed round in a line for the operator."""
-    late = facts["heard"] - facts["timely"]
-    moved = (facts["bytes_up"] + facts["bytes_down"]) / 1e6
-    return (
-        f"round {number}/{rounds}: {facts['heard']} updates"
-        f"{f', {late} of them late' if late else ''}, {facts['seconds']:.1f} s, "
-        f"{moved:.1f} MB"
-    )

@@ -1,5 +1,7 @@
 """What the coordinator answers its workers; whichever front they come by."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ class Desk:
         self.published = Published()
         self.parts: list[dict[str, Item]] = []
         self._tokens, self._run_id = tokens, run_id
+        self._ousted: set[tuple[str, str]] = set()  # workers, and their sessions
 
     async def register(self, worker: str, request: Register) -> Registered:
         """See :class:`CoordinatorAPI`."""
@@ -48,10 +51,12 @@ class Desk:
                 code="version",
             )
         board = self.board
-        known = board.members.get(worker).session == request.session
-        member = board.members.register(worker, request, board.now())
-        if not known:
-            board.say(f"{worker} is here ({member.device or 'unknown device'})")
+        admitted = self._tokens.digests().get(worker)
+        with self._oldest_told(worker, request.session):
+            is_new = board.members.register(worker, request, board.now(), admitted)
+        if is_new:
+            device = board.members.get(worker).device or "unknown device"
+            board.say(f"{worker} is here ({device})")
             board.tell()
         return Registered(
             protocol=VERSION,
@@ -72,6 +77,7 @@ class Desk:
         after = request.after if request.after <= board.round else -1
         if member.after != after:
             member.after = after
+            self._note_giving_up(member)
             board.tell(work=board.members.held.get(worker) not in board.heard)
         while True:
             work = self._offer(member, after)
@@ -80,7 +86,8 @@ class Desk:
                 return work
             await board.news(remaining, work=True)
             # Being asked is a sign of life, being about to answer isn't one.
-            member = board.members.known(worker, request.session)
+            with self._oldest_told(worker, request.session):
+                member = board.members.known(worker, request.session)
 
     async def heartbeat(self, worker: str, request: Heartbeat) -> Pulse:
         """See :class:`CoordinatorAPI`."""
@@ -97,6 +104,9 @@ class Desk:
 
     async def leave(self, worker: str, request: Leave) -> None:
         """See :class:`CoordinatorAPI`."""
+        board = self.board
+        if not board.members.speaks(worker, request.session):
+            return  # it registered, and took nothing over
         member = self._speaking(worker, request.session)
         self._dismiss(member)
         self.board.say(f"{worker} has left")
@@ -127,7 +137,7 @@ class Desk:
         if is_new:
             self.board.stuck = False
             member.accepted += 1
-            member.missing = 0
+            member.missing = member.failed = 0
             member.age_sum += verdict.age
             if request.round == verdict.applies_in == self.board.round:
                 slot = Slot(request.block, request.replica)
@@ -162,13 +172,49 @@ class Desk:
         member.up += up
         self.board.history.count_bytes(down, up)
 
+    def shut_out_revoked(self) -> None:
+        """Frees the slots of workers whose token isn't valid any more.
+
+        What was accepted of them stays.
+
+        Raises:
+          LedgerError: the ledger can't be read.
+        """
+        for member in self.board.members.shut_out(self._tokens.digests()):
+            self.board.problem(f"{member.name} is shut out: its token was revoked")
+            self.board.tell()
+
     def _speaking(self, worker: str, session: str, *, ready: bool = False) -> Member:
         board = self.board
-        was_live = board.members.get(worker).live
-        member = board.members.speaking(worker, session, board.now(), ready=ready)
-        if member.live and not was_live:
+        known = board.members.get(worker)
+        before = known.live, known.sessions.speaker
+        with self._oldest_told(worker, session):
+            member = board.members.speaking(worker, session, board.now(), ready=ready)
+        if (member.live, session) != before:
             board.tell()
         return member
+
+    @contextlib.contextmanager
+    def _oldest_told(self, worker: str, session: str) -> Iterator[None]:
+        """An operator learns, once, that a process is told to end for a newer one."""
+        try:
+            yield
+        except ProtocolError as error:
+            if error.code == "superseded" and (worker, session) not in self._ousted:
+                self._ousted.add((worker, session))
+                self.board.problem(
+                    f"an older process of {worker} is told to end: two at a time need "
+                    "a token each"
+                )
+            raise
+
+    def _note_giving_up(self, member: Member) -> None:
+        """A worker says that it is through with a round, and has sent nothing."""
+        round_ = member.after
+        if round_ <= max(member.done, member.judged) or not self.board.wanted(round_):
+            return  # it was judged, or merely slow
+        if not self.intake.has(member.name, round_):
+            member.fail(round_, "nothing was sent, as for a loss that is no number")
 
     def _offer(self, member: Member, after: int) -> Work:
         board = self.board
@@ -213,6 +259,7 @@ class Desk:
                 member.late += 1
             if verdict.verdict == "rejected":
                 member.rejected += 1
+                member.fail(request.round, verdict.why)
                 self.board.problem(
                     f"rejected the update of {member.name} in round {request.round}: "
                     f"{verdict.why}"

@@ -8,7 +8,15 @@ SHOWN_PROBLEMS, PARTICIPATION_ROUNDS = 50, 20
 
 
 class History:
-    """The rounds so far, and what went wrong in them."""
+    """The rounds so far, and what went wrong in them.
+
+    Attributes:
+      rounds: what there is to say of each.
+      ce: losses of those that were evaluated.
+      problems: the newest lines for an operator.
+      empty: rounds since the last one with an update.
+      given_up: those of them that ended as nobody there could have one any more.
+    """
 
     def __init__(
         self,
@@ -28,11 +36,22 @@ class History:
             way: sum(r[f"bytes_{way}"] for r in self.rounds) for way in ("down", "up")
         }
         self._ages = collections.Counter(a for r in self.rounds for a in r["ages"])
+        self.empty = self.given_up = 0
+        for record in self.rounds:
+            self._count(record)
 
     def add(self, number: int, facts: Mapping[str, Any]) -> None:
         """A round is done."""
         self.rounds.append({"round": number, **facts})
         self._ages.update(facts["ages"])
+        self._count(facts)
+
+    def _count(self, facts: Mapping[str, Any]) -> None:
+        if facts["heard"]:
+            self.empty = self.given_up = 0
+        else:
+            self.empty += 1
+            self.given_up += facts.get("given_up", False)
 
     def problem(self, text: str, seconds: float) -> None:
         """Something an operator should know; ``seconds`` since the start of the run."""

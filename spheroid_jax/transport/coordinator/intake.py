@@ -147,6 +147,10 @@ class Intake:
         """Slots whose update of that round is accepted."""
         return {Slot(u.block, u.replica) for u in self._by_round.get(round_, ())}
 
+    def has(self, worker: str, round_: int) -> bool:
+        """Whether an update of that worker and round is accepted."""
+        return any(u.worker == worker for u in self._by_round.get(round_, ()))
+
     async def forget(self, before_round: int) -> None:
         """Deletes what has been applied; a replay of it is a duplicate all the same.
 

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spheroid_jax.transport.assignment import Slot, assign
-from spheroid_jax.transport.protocol import ProtocolError, Register
+from spheroid_jax.transport.coordinator.sessions import Sessions
+from spheroid_jax.transport.protocol import Register
 
 _COUNTED = ("accepted", "late", "rejected", "age_sum", "down", "up")
 _MISSING = 3  # rounds without an update after which a spare comes first
@@ -19,7 +20,8 @@ class Member:
     Attributes:
       name: that of its token.
       order: in which it joined.
-      session: the process that speaks for it; empty after a restart.
+      sessions: its processes, and which of them speaks for it.
+      heard: whether one has spoken since the coordinator was started.
       seen: when it gave a sign of life, by the coordinator's clock.
       ready: whether its process has asked for work; before, it loads and compiles.
       live: whether it holds a lease.
@@ -28,12 +30,16 @@ class Member:
       working: round of the work that it was given and hasn't delivered; -1 for none.
       after: newest round that it said it is through with, delivered or not.
       missing: rounds that closed without its slot since anything of it was accepted.
+      failed: rounds in a row in which it had no update that may touch the model.
+      judged: the newest of these; -1 for none.
+      reason: why the newest had none.
       phases: seconds by phase, over all its rounds.
     """
 
     name: str
     order: int
-    session: str = ""
+    sessions: Sessions = dataclasses.field(default_factory=Sessions)
+    heard: bool = False
     seen: float = 0.0
     ready: bool = False
     live: bool = False
@@ -44,6 +50,9 @@ class Member:
     after: int = -1
     done: int = -1
     missing: int = 0
+    failed: int = 0
+    judged: int = -1
+    reason: str = ""
     accepted: int = 0
     late: int = 0
     rejected: int = 0
@@ -53,6 +62,13 @@ class Member:
     phases: dict[str, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(PHASES, 0.0)
     )
+
+    def fail(self, round_: int, why: str) -> None:
+        """It has no update of a round; that counts once, whatever it tries again."""
+        if round_ > self.judged:
+            self.judged = round_
+            self.failed += 1
+        self.reason = why
 
 
 class Members:
@@ -80,53 +96,68 @@ class Members:
             self._by_name[name] = Member(name, len(self._by_name))
         return self._by_name[name]
 
-    def register(self, name: str, request: Register, now: float) -> Member:
-        """A process of the worker starts; it speaks for it from now on.
+    def register(
+        self, name: str, request: Register, now: float, admitted: str | None = None
+    ) -> bool:
+        """A process of the worker starts; it speaks for it once it asks for anything.
 
         Its lease and slot are those of the process before it: they run out unless it
         asks for work in time.
+
+        Args:
+          name: the worker's.
+          request: what the process says of itself.
+          now: by the coordinator's clock.
+          admitted: digest of the token that let it in; None: it needed none.
+
+        Returns:
+          Whether this process hasn't registered before.
+
+        Raises:
+          ProtocolError: a newer process speaks for the worker.
         """
         member = self.get(name)
-        if member.session != request.session:
-            member.session, member.ready = request.session, False
-            member.working = member.after = -1
+        is_new = member.sessions.register(name, request.session, admitted)
         # Shown on terminals.
         member.device = "".join(c if c.isprintable() else " " for c in request.device)
         # No sign of life: a process that fails as it starts, again and again, would
         # keep the slot for ever.
         if not member.live:
             member.seen = now
-        return member
+        return is_new
 
     def known(self, name: str, session: str) -> Member:
-        """The worker that this process speaks for.
+        """The worker that this process speaks for, or may.
 
         Raises:
-          ProtocolError: it must register first, or another process has taken over.
+          ProtocolError: it must register first, or a newer process speaks.
         """
-        member = self._by_name.get(name)
-        if member is None or not member.session:
-            raise ProtocolError(
-                f"worker {name} is not registered: register first",
-                status=409,
-                code="unknown",
-            )
-        if member.session != session:
-            raise ProtocolError(
-                f"another process has taken over as {name}: use one token a worker",
-                status=409,
-                code="superseded",
-            )
+        member = self.get(name) if name in self._by_name else Member(name, 0)
+        member.sessions.check(name, session)
         return member
+
+    def speaks(self, name: str, session: str) -> bool:
+        """Whether this process, registered, has spoken for the worker.
+
+        Raises:
+          ProtocolError: as of :meth:`known`.
+        """
+        return self.known(name, session).sessions.speaker == session
 
     def speaking(
         self, name: str, session: str, now: float, *, ready: bool = False
     ) -> Member:
         """As :meth:`known`, for a sign of life: renews the lease.
 
-        It has one from when it is ``ready`` for work, and after a silence again.
+        The process speaks for the worker from now on, and those before it never again.
+        It has a lease from when it is ``ready`` for work, and after a silence again.
         """
         member = self.known(name, session)
+        if member.sessions.speak(name, session) or not member.heard:
+            # What it said of the round was of the process before.
+            member.heard, member.ready = True, False
+            member.working = member.after = -1
+            member.failed, member.judged = 0, -1
         member.ready |= ready
         member.told &= not ready
         if member.ready and not member.live:
@@ -158,6 +189,29 @@ class Members:
         for member in silent:
             self.leave(member)
         return silent
+
+    def shut_out(self, digests: Mapping[str, str | None]) -> list[Member]:
+        """Those whose token is no longer valid; they have no lease any more.
+
+        Args:
+          digests: of the tokens by name; None for one that is revoked. A name that
+            isn't there needs none.
+        """
+        found = []
+        for member in self:
+            name, sessions = member.name, member.sessions
+            if sessions.here:
+                valid = sessions.admitted == digests.get(name)
+            else:  # of before a restart
+                valid = name not in digests or digests[name] is not None
+            if valid or sessions.shut:
+                continue
+            if member.live or sessions.here:
+                found.append(member)
+            sessions.shut = True
+            self.leave(member)
+            member.ready, member.told = False, True
+        return found
 
     def next_expiry(self) -> float:
         """When the next lease runs out if nobody is heard of."""
@@ -242,6 +296,15 @@ class Members:
             m.name: {name: getattr(m, name) for name in (*_COUNTED, "phases", "device")}
             for m in self
         }
+
+    def sessions(self) -> dict[str, Any]:
+        """Who speaks for whom, as of :meth:`restore`."""
+        return {m.name: m.sessions.state() for m in self if m.sessions.known}
+
+    def restore(self, sessions: Mapping[str, dict[str, Any]]) -> None:
+        """Takes up the sessions of before a restart."""
+        for name, state in sessions.items():
+            self.get(name).sessions = Sessions.restored(state)
 
     def recount(self, counts: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes up the counts of before a restart."""

@@ -70,7 +70,7 @@ def _worker(board: Board, member: Member, now: float) -> dict[str, Any]:
         "block": None if slot is None else slot.block,
         "replica": None if slot is None else slot.replica,
         "state": state,
-        "seen_seconds": round(now - member.seen, 1) if member.session else None,
+        "seen_seconds": round(now - member.seen, 1) if member.sessions.here else None,
         "accepted": member.accepted,
         "late": member.late,
         "rejected": member.rejected,
