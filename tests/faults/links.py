@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from spheroid_jax.transport import protocol
-from spheroid_jax.transport.http.client import HttpLink, Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
+from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Again, Pace, Tools
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.link import LinkError, Progress

@@ -14,7 +14,7 @@ from spheroid_jax.transport.link import LinkError, Progress
 from spheroid_jax.transport.protocol import Upload, Uploading, Verdict
 
 if TYPE_CHECKING:
-    from spheroid_jax.transport.http.client import HttpLink
+    from spheroid_jax.transport.http.asking import Asking
 
 _SMALLEST, _LARGEST = 1 << 20, 64 << 20  # bytes of a request
 _SECONDS = 10.0  # that a request should take; they vary, and 20 are too many
@@ -44,7 +44,7 @@ class Speed:
 
 
 async def submit(
-    link: "HttpLink",
+    link: "Asking",
     upload: Upload,
     path: Path,
     progress: Progress | None,
@@ -91,7 +91,7 @@ class _Sending:
 
     def __init__(
         self,
-        link: "HttpLink",
+        link: "Asking",
         upload: Upload,
         path: Path,
         progress: Progress | None,

@@ -16,7 +16,8 @@ from aiohttp import web
 from blake3 import blake3
 
 from spheroid_jax.transport import protocol
-from spheroid_jax.transport.http.client import HttpLink, Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
+from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Pace, Tools
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.protocol import (

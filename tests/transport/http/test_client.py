@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from spheroid_jax.transport import protocol
-from spheroid_jax.transport.http.client import HttpLink, Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
+from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Pace, retry_after
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.link import LinkError

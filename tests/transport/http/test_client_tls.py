@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from spheroid_jax.transport.http.client import HttpLink, Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
+from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.http.tls import Token, address, client_context, read_token
 from spheroid_jax.transport.link import LinkError

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from spheroid_jax.transport.http import sending
-from spheroid_jax.transport.http.client import Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import (

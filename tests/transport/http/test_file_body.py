@@ -10,7 +10,8 @@ import pytest
 import trustme
 from aiohttp import web
 
-from spheroid_jax.transport.http.client import HttpLink, Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
+from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.file_body import parts
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.link import LinkError

@@ -12,7 +12,8 @@ import pytest
 import trustme
 from aiohttp import web
 
-from spheroid_jax.transport.http.client import HttpLink, Timeouts
+from spheroid_jax.transport.http.asking import Timeouts
+from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.receiving import recycled
 from spheroid_jax.transport.http.sink import BUFFER
 from spheroid_jax.transport.http.tls import Token
