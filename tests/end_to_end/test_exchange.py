@@ -196,6 +196,11 @@ def test_workers_join_and_are_killed_and_the_dashboard_shows_it(scene: Scene) ->
     second.send_signal(signal.SIGTERM)
     assert second.wait(WITHIN) == 130
     assert "the same command goes on with the run" in said(second)
+    assert "report so far (" in said(second)
+    assert "**Unfinished**" in (scene.run / "report.md").read_text()
+    summary = json.loads((scene.run / "summary.json").read_text())
+    assert (summary["state"], summary["run"]) == ("unfinished", after["run"])
+    assert {"ann", "bob", "eve"} == summary["members"].keys()
 
 
 @pytest.mark.slow
@@ -220,6 +225,35 @@ def test_a_run_over_tls_ends_and_tells_its_workers(scene: Scene) -> None:
     assert "round 6/6" in said(coordinator)
     records = (scene.run / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(r)["round"] for r in records] == list(range(1, 7))
+    assert said(coordinator).rstrip().endswith("summary.json beside it")
+    assert "Finished: all 6 rounds are done." in (scene.run / "report.md").read_text()
+    summary = json.loads((scene.run / "summary.json").read_text())
+    assert [p["round"] for p in summary["ce"]] == list(range(1, 7))
+    assert summary["members"]["bob"]["accepted"] > 0
+    assert (scene.run / "exchange.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_two_processes_with_one_token(scene: Scene) -> None:
+    """In one folder the second one ends, elsewhere it takes over; nobody else ends."""
+    scene.coordinator(rounds=100_000)
+    first = scene.worker("ann")
+    scene.when(lambda s: of(s, "ann").get("accepted", 0) > 1)
+    second = scene.worker("ann")
+    assert second.wait(WITHIN) == 1
+    (line,) = said(second).splitlines()
+    assert line.startswith(f"error: another worker process (process {first.pid})")
+    assert "end it first, or give this one a token of its own" in line
+    count = of(scene.status(), "ann")["accepted"]
+    scene.when(lambda s: of(s, "ann")["accepted"] > count + 1)
+    assert first.poll() is None
+
+    third = scene.worker("ann", f"--workdir={scene.directory / 'elsewhere'}")
+    assert first.wait(WITHIN) == 1
+    assert "process has taken over" in said(first).splitlines()[-1]
+    count = of(scene.status(), "ann")["accepted"]
+    scene.when(lambda s: of(s, "ann")["accepted"] > count + 1)
+    assert third.poll() is None
 
 
 def refused(*arguments: str, program: str = "coordinator") -> str:
