@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import http.client
 import json
 import os
 import subprocess
@@ -17,6 +16,8 @@ import jax
 import numpy as np
 
 from benchmarks import _processes
+from benchmarks._memory import UNKNOWN, Memory, Watch, memory_of
+from benchmarks._probe import Probe
 from spheroid_jax.checkpoints.leaves import named
 from spheroid_jax.commandline import configured
 from spheroid_jax.runs.exchange import setup
@@ -25,7 +26,6 @@ from spheroid_jax.transport.tokens import LEDGER, mint
 from spheroid_jax.transport.updates import Encoding, write_update
 
 BLOCKS = 4
-PROBE = 0.1  # seconds between two looks at /healthz
 ROOT = Path(__file__).parents[1]
 
 
@@ -75,51 +75,10 @@ class Found:
     moved: int
     cpu: float
     waiting: float  # seconds that the coordinator's event loop waited for a processor
-    before: float
-    after: float
-    peak: float
-    update: int
-
-
-class Probe(threading.Thread):
-    """Asks for ``/healthz`` again and again, and watches the dashboard's events."""
-
-    def __init__(self, port: int) -> None:
-        """Not started yet."""
-        super().__init__(daemon=True)
-        self._port, self._ended = port, threading.Event()
-        self.seconds: list[float] = []
-        self.errors: list[str] = []
-
-    def run(self) -> None:
-        """Until it is told to end."""
-        threading.Thread(target=self._watch, daemon=True).start()
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
-        while not self._ended.wait(PROBE):
-            began = time.monotonic()
-            try:
-                connection.request("GET", "/healthz")
-                answer = connection.getresponse()
-                answer.read()
-            except OSError as error:
-                self.errors.append(f"/healthz: {error!r}")
-                return
-            self.seconds.append(time.monotonic() - began)
-            if answer.status != 200:
-                self.errors.append(f"/healthz: {answer.status}")
-
-    def end(self) -> None:
-        """Asks no more."""
-        self._ended.set()
-        self.join()
-
-    def _watch(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection.request("GET", "/events")
-            answer = connection.getresponse()
-            while not self._ended.is_set() and answer.readline():
-                pass
+    before: Memory
+    after: Memory
+    peak: Memory
+    update: int  # bytes
 
 
 class Rounds(threading.Thread):
@@ -204,11 +163,12 @@ def run(directory: Path, load: Load) -> Found:
     tokens, update = make_tokens(workdir, load.workers), make_update(directory, load)
     with coordinator(workdir, load) as (process, port, rounds):
         pid = process.pid
-        before, cpu = _processes.resident(pid), _processes.cpu_seconds(pid)
+        before, cpu = memory_of(pid), _processes.cpu_seconds(pid)
         waiting = _processes.waiting_seconds(pid)
         _processes.reset_peak(pid)
-        probe = Probe(port)
+        probe, watch = Probe(port), Watch(pid)
         probe.start()
+        watch.start()
         settings = {
             "url": f"http://127.0.0.1:{port}",
             "seconds": load.seconds,
@@ -219,8 +179,10 @@ def run(directory: Path, load: Load) -> Found:
         seen = _run_workers(directory, load, settings, tokens)
         seconds = time.monotonic() - began
         probe.end()
-        after = _processes.resident(pid)
-        peak = _processes.resident(pid, "VmHWM")
+        # The kernel misses no peak of all that is resident, but for a few pages.
+        after, peak = memory_of(pid), watch.end()
+        most = max(peak.resident, _processes.resident(pid, "VmHWM"))
+        peak = peak._replace(resident=most)
         cpu = _processes.cpu_seconds(pid) - cpu
         waiting = _processes.waiting_seconds(pid) - waiting
         is_alive = process.poll() is None
@@ -289,6 +251,11 @@ def gather(seen: list[dict[str, Any]], rounds: Rounds) -> Found:
         verdicts=verdicts,
         rounds=max(rounds.opened, default=0),
         moved=sum(one["up"] + one["down"] for one in seen),
-        **dict.fromkeys(("seconds", "cpu", "waiting", "before", "after", "peak"), 0.0),
+        seconds=0.0,
+        cpu=0.0,
+        waiting=0.0,
+        before=UNKNOWN,
+        after=UNKNOWN,
+        peak=UNKNOWN,
         update=0,
     )

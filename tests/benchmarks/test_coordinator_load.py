@@ -13,7 +13,7 @@ def test_a_small_load_goes_through_rounds_without_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "rows.json"
-    options = ["--workers=4", "--seconds=6", "--width=16", "--think=0.1", "--memory="]
+    options = ["--workers=4", "--seconds=6", "--width=16", "--think=0.1"]
     options += [f"--json={file}", f"--directory={tmp_path}"]
     assert coordinator_load.main(options) == 0
     said = capsys.readouterr().out
@@ -25,6 +25,11 @@ def test_a_small_load_goes_through_rounds_without_an_error(
     assert updates == counts[_light.SEND] == counts[_light.COMMIT] >= 4
     assert f"{updates} accepted" in found["summary"][0]
     assert "0 errors" in said
+    (run,) = found["runs"]
+    assert (run["workers"], run["width"], run["errors"]) == (4, 16, 0)
+    # An interpreter with JAX takes more than this; libraries are files on disk.
+    assert 50 < run["own before MiB"] < run["before MiB"] <= run["most MiB"]
+    assert run["own most MiB"] < run["most MiB"]
     assert list(tmp_path.iterdir()) == [file]  # nothing else is left behind
 
 
