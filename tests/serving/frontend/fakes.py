@@ -20,6 +20,7 @@ from spheroid_jax.serving.methods import Method
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection, Handler
 from spheroid_jax.serving.wire.dialling import dial
+from spheroid_jax.serving.wire.limits import WireError
 from spheroid_jax.serving.wire.listening import Listener, listen
 from spheroid_jax.serving.wire.messages import (
     Arrays,
@@ -34,7 +35,6 @@ from spheroid_jax.serving.wire.messages import (
     StageSeconds,
     Sweep,
 )
-from spheroid_jax.serving.wire.stream import WireError
 from spheroid_jax.transport.http.limits import Limits
 from spheroid_jax.transport.http.server import Running, serve
 from spheroid_jax.transport.http.tls import Token
@@ -298,6 +298,9 @@ class House:
         return not (self.held or admission.inside or admission.waiting or taken or left)
 
 
+LIMITS = Limits(message_seconds=2.0, shutdown=1.0, linger=0.5)
+
+
 @contextlib.asynccontextmanager
 async def house(
     replicas: tuple[int, ...] = (1, 1, 1),
@@ -308,12 +311,14 @@ async def house(
     kind: str = "blocktrain",
     fingerprints: dict[int, str] | None = None,
     start: bool = True,
+    limits: Limits = LIMITS,
 ) -> AsyncIterator[House]:
     """A front end over fake stages; ``replicas`` of each block.
 
     Args:
       fingerprints: of stages that hold another model, by their place in the list.
       start: whether the stages are there from the beginning.
+      limits: of HTTP.
     """
     it = House()
     others: dict[str, FakeStage] = {}
@@ -335,7 +340,6 @@ async def house(
     it.frontend = assemble(
         addresses, connect, identity.id, settings, method, say=it.lines.append
     )
-    limits = Limits(message_seconds=2.0, shutdown=1.0, linger=0.5)
     app = make_app(it.frontend, limits, name_of)
     async with it.frontend.stages.connected():
         it.running = await serve(app, "127.0.0.1", 0)
