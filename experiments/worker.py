@@ -2,6 +2,8 @@
 
 python -m experiments.worker --coordinator=https://host:8470 --token-file=NAME.token
     [--ca=PEM] [--corpus=file:PATH] [--workdir=DIR]
+
+Any number of workers and runs may share DIR: each worker has a folder a run in it.
 """
 
 import sys

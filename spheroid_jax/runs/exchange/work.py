@@ -167,9 +167,9 @@ async def _work(options: WorkerOptions, say: Callable[[str], None]) -> str:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(link.close)
         known = await link.register(Register(VERSION, *identity))
-        say(f"{known.worker}: works for {options.url}")
         own = own_folder(options.workdir, known.worker, known.run, say)
         stack.enter_context(own.lock)
+        say(f"{known.worker}: works for {options.url}; its folder is {own.path}")
         # Loading text and compiling take a while, which a lease doesn't wait for.
         worker = await asyncio.to_thread(
             _worker, options, link, known, identity, own.path, say
