@@ -35,7 +35,8 @@ from spheroid_jax.serving.planner import (
     step_seconds,
 )
 from spheroid_jax.serving.stages import Stage
-from spheroid_jax.serving.wire.messages import Result, StageSeconds, Sweep, pack
+from spheroid_jax.serving.wire.codec import pack
+from spheroid_jax.serving.wire.messages import Result, StageSeconds, Sweep
 
 SIZE = ModelSize(16, 6, 3, 2, 64, 32)
 HOST = Host("a", memory=1.0, bandwidth=10.0, flops=0.001, overhead=0.002)

@@ -23,8 +23,8 @@ from spheroid_jax.serving.methods import Method
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection, Handler
 from spheroid_jax.serving.wire.dialling import dial, split_address
+from spheroid_jax.serving.wire.limits import Limits as WireLimits
 from spheroid_jax.serving.wire.messages import WireDtype
-from spheroid_jax.serving.wire.stream import Limits as WireLimits
 from spheroid_jax.transport.http.limits import Limits, connections_for
 from spheroid_jax.transport.http.server import Running, serve
 from spheroid_jax.transport.http.tls import client_context, is_loopback, read_token

@@ -30,9 +30,9 @@ from spheroid_jax.serving.frontend.front import (
 from spheroid_jax.serving.frontend.jobs import Figures, Piece, merged
 from spheroid_jax.serving.frontend.metrics import CONTENT_TYPE
 from spheroid_jax.serving.frontend.model import Model
-from spheroid_jax.serving.frontend.requests import unavailable
 from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.frontend.texts import Texts
+from spheroid_jax.serving.frontend.writing import unavailable
 from spheroid_jax.serving.methods import Method
 from spheroid_jax.transport.http.limits import Limits
 from spheroid_jax.transport.http.reception import Reception

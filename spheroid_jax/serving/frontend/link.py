@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from spheroid_jax.serving.frontend.model import Part, part_of
 from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.wire.connection import Connection, Handler
+from spheroid_jax.serving.wire.limits import WireError
 from spheroid_jax.serving.wire.messages import (
     Arrays,
     Failure,
@@ -18,7 +19,6 @@ from spheroid_jax.serving.wire.messages import (
     Pong,
     Result,
 )
-from spheroid_jax.serving.wire.stream import WireError
 
 log = logging.getLogger(__name__)
 State = Literal["connecting", "up", "suspected", "draining", "down", "refused"]

@@ -5,19 +5,19 @@ Everything but the computation happens in the event loop, and nothing in it wait
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host import sweeps
-from spheroid_jax.serving.host.engine import CacheLost, Made, Work
+from spheroid_jax.serving.host.computing import Computes, Shape
+from spheroid_jax.serving.host.engine import CacheLost, Made
 from spheroid_jax.serving.host.forward import Forwarder
 from spheroid_jax.serving.host.outbox import FRONTEND, Outbox, Peer
 from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.host.slots import Held, RequestKey, Slots
 from spheroid_jax.serving.host.thread import OneThread
 from spheroid_jax.serving.host.waiting import Item, Waiting
-from spheroid_jax.serving.stages import Stage
 from spheroid_jax.serving.wire.messages import (
     Arrays,
     Close,
@@ -30,32 +30,6 @@ from spheroid_jax.serving.wire.messages import (
 )
 
 _GOING_AWAY: tuple[FailureKind, str] = "peer", "is going away; use another one"
-
-
-class Shape(NamedTuple):
-    """A program to compile: rows and positions, padded, and what is static."""
-
-    rows: int
-    positions: int
-    fill: str
-    answer: str = "last"
-
-
-class Computes(Protocol):
-    """What is used of an :class:`~spheroid_jax.serving.host.engine.Engine`."""
-
-    @property
-    def stage(self) -> Stage:
-        """Whose steps it computes."""
-
-    def places(self, count: int) -> int:
-        """Padded positions."""
-
-    def compute(self, works: Sequence[Work], fill: str, answer: str) -> list[Made]:
-        """Computes a batch."""
-
-    def warm(self, batch: int, count: int, fill: str, answer: str) -> None:
-        """Compiles a program."""
 
 
 class _Asked(NamedTuple):

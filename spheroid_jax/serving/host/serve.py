@@ -5,9 +5,10 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from spheroid_jax.serving.host.computing import Shape
 from spheroid_jax.serving.host.engine import Engine
 from spheroid_jax.serving.host.forward import Forwarder
-from spheroid_jax.serving.host.host import Shape, StageHost
+from spheroid_jax.serving.host.host import StageHost
 from spheroid_jax.serving.host.outbox import STAGE
 from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.packing import bucket
@@ -16,10 +17,10 @@ from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection
 from spheroid_jax.serving.wire.dialling import dial
 from spheroid_jax.serving.wire.frames import Sizes
+from spheroid_jax.serving.wire.limits import Limits
 from spheroid_jax.serving.wire.listening import Listener, listen
 from spheroid_jax.serving.wire.messages import OF_WINDOW, Arrays, Fact, Message
 from spheroid_jax.serving.wire.peers import Peers
-from spheroid_jax.serving.wire.stream import Limits
 
 
 @dataclasses.dataclass(frozen=True)

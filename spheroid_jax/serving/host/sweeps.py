@@ -6,14 +6,8 @@ from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.engine import Made, Work
 from spheroid_jax.serving.host.slots import RequestKey
 from spheroid_jax.serving.stages import AUTOREGRESSIVE, BLOCKTRAIN, Stage
-from spheroid_jax.serving.wire.messages import (
-    OF_WINDOW,
-    Arrays,
-    Sweep,
-    check_sweep,
-    narrowed,
-    widened,
-)
+from spheroid_jax.serving.wire.codec import check_sweep, narrowed, widened
+from spheroid_jax.serving.wire.messages import OF_WINDOW, Arrays, Sweep
 
 Group = tuple[int, str, str]
 

@@ -14,8 +14,8 @@ from spheroid_jax.serving.wire.connection import Connection, Handler, Watcher
 from spheroid_jax.serving.wire.dialling import dial, split_address
 from spheroid_jax.serving.wire.frames import FrameError, Sizes
 from spheroid_jax.serving.wire.handshake import Peer
+from spheroid_jax.serving.wire.limits import Limits, WireError
 from spheroid_jax.serving.wire.listening import Listener, listen
-from spheroid_jax.serving.wire.stream import Limits, WireError
 
 __all__ = [
     "Connection",

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import numpy as np
 
 from spheroid_jax.serving.wire import handshake
+from spheroid_jax.serving.wire.codec import pack, unpack
 from spheroid_jax.serving.wire.frames import HEAD_BYTES, FrameError
 from spheroid_jax.serving.wire.handshake import Peer
+from spheroid_jax.serving.wire.limits import Limits, WireError
 from spheroid_jax.serving.wire.messages import (
     Arrays,
     Challenge,
@@ -18,10 +20,8 @@ from spheroid_jax.serving.wire.messages import (
     Message,
     Proof,
     Welcome,
-    pack,
-    unpack,
 )
-from spheroid_jax.serving.wire.stream import Limits, Stream, WireError
+from spheroid_jax.serving.wire.stream import Stream
 
 log = logging.getLogger(__name__)
 

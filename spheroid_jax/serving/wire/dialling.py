@@ -7,7 +7,8 @@ import ssl
 from spheroid_jax.serving.wire import handshake
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection, Handler, Watcher, ignore
-from spheroid_jax.serving.wire.stream import Limits, Stream, WireError
+from spheroid_jax.serving.wire.limits import Limits, WireError
+from spheroid_jax.serving.wire.stream import Stream
 from spheroid_jax.transport.http.tls import is_loopback
 
 

@@ -17,7 +17,9 @@ from spheroid_jax.serving.wire.auth import (
     proven,
     who_proves,
 )
+from spheroid_jax.serving.wire.codec import pack, unpack
 from spheroid_jax.serving.wire.frames import HEAD_BYTES, FrameError
+from spheroid_jax.serving.wire.limits import WireError
 from spheroid_jax.serving.wire.messages import (
     Challenge,
     Fact,
@@ -26,11 +28,9 @@ from spheroid_jax.serving.wire.messages import (
     Message,
     Proof,
     Welcome,
-    pack,
     plain,
-    unpack,
 )
-from spheroid_jax.serving.wire.stream import Stream, WireError
+from spheroid_jax.serving.wire.stream import Stream
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.ledger import LedgerError
 

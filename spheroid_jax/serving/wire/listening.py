@@ -10,12 +10,8 @@ from collections.abc import Callable
 from spheroid_jax.serving.wire import handshake
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection, Handler, Watcher, ignore
-from spheroid_jax.serving.wire.stream import (
-    Limits,
-    Stream,
-    WireError,
-    address_of,
-)
+from spheroid_jax.serving.wire.limits import Limits, WireError
+from spheroid_jax.serving.wire.stream import Stream, address_of
 from spheroid_jax.transport.http.requests import network_of
 from spheroid_jax.transport.http.room import Room
 from spheroid_jax.transport.http.tls import is_loopback

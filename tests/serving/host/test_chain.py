@@ -11,8 +11,9 @@ from spheroid_jax.serving.generate import generate
 from spheroid_jax.serving.host.serve import limits_of
 from spheroid_jax.serving.methods import Sampling
 from spheroid_jax.serving.wire.auth import Credentials, Identity
+from spheroid_jax.serving.wire.codec import pack
 from spheroid_jax.serving.wire.dialling import dial
-from spheroid_jax.serving.wire.messages import Failure, pack
+from spheroid_jax.serving.wire.messages import Failure
 from spheroid_jax.transport.http.tls import Token
 
 from .chain import PLACES, WIDTH, Front, Model, chain, start, tiny_model

@@ -19,14 +19,8 @@ from spheroid_jax.serving.host.host import StageHost
 from spheroid_jax.serving.host.outbox import FRONTEND, STAGE
 from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.packing import bucket
-from spheroid_jax.serving.wire.messages import (
-    Close,
-    Failure,
-    Message,
-    Result,
-    Sweep,
-    check_sweep,
-)
+from spheroid_jax.serving.wire.codec import check_sweep
+from spheroid_jax.serving.wire.messages import Close, Failure, Message, Result, Sweep
 
 PLACES, WIDTH = 32, 2
 FRONT = b"front end one..."

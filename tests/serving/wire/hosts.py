@@ -17,14 +17,9 @@ from spheroid_jax.serving.wire import (
     dial,
     listen,
 )
+from spheroid_jax.serving.wire.codec import pack, unpack
 from spheroid_jax.serving.wire.frames import Frame, FrameReader, Sizes
-from spheroid_jax.serving.wire.messages import (
-    Arrays,
-    Message,
-    Sweep,
-    pack,
-    unpack,
-)
+from spheroid_jax.serving.wire.messages import Arrays, Message, Sweep
 from spheroid_jax.transport.http.tls import Token
 
 HOST = "127.0.0.1"

@@ -10,18 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spheroid_jax.serving.wire import messages
-from spheroid_jax.serving.wire.frames import Frame, FrameError, frame
-from spheroid_jax.serving.wire.messages import (
+from spheroid_jax.serving.wire.codec import (
     DTYPES,
-    Close,
-    StageSeconds,
     check_sweep,
     narrowed,
     pack,
-    plain,
     unpack,
     widened,
 )
+from spheroid_jax.serving.wire.frames import Frame, FrameError, frame
+from spheroid_jax.serving.wire.messages import Close, StageSeconds, plain
 from tests.serving.wire.hosts import BYTES, SWEEP, framed, frames
 
 ID, MAC = bytes(range(16)), bytes(range(32))
