@@ -114,8 +114,15 @@ def _local(url: str, kind: str, host: str, prefix: str) -> Address:
         return Address(f"memory://{path}", "memory", {"driver": kind, "path": path})
     if host not in ("", "localhost") or not prefix:
         raise _bad(url, "a folder is file:///its/absolute/path")
-    # Temporary files beside the objects, then a rename: TensorStore's own way.
-    spec = {"driver": "file", "path": f"/{prefix}", "file_io_sync": True}
+    # A temporary file beside the object, of a name of its own, then a rename. With
+    # locks, TensorStore's default, a killed writer's file is taken up by the next one
+    # and not cut, so the object may end in the old one's bytes; and NFS needn't lock.
+    spec = {
+        "driver": "file",
+        "path": f"/{prefix}",
+        "file_io_sync": True,
+        "file_io_locking": {"mode": "none"},
+    }
     return Address(f"file:///{prefix}", "this machine", spec)
 
 

@@ -10,8 +10,8 @@ class BucketError(RuntimeError):
 
     Attributes:
       code: ``unreachable`` (worth another try), ``forbidden``, ``missing`` (the
-        bucket), ``credentials``, ``short`` (an object ends early), ``too_large``,
-        ``failed`` (anything else; worth another try).
+        bucket, or it is elsewhere), ``credentials``, ``short`` (an object ends early),
+        ``too_large``, ``failed`` (anything else; worth another try).
     """
 
     def __init__(self, message: str, *, code: str):
@@ -45,6 +45,32 @@ _CAUSES = (  # in TensorStore's words; what to say; code
         "credentials",
     ),
     (
+        r"ExpiredToken|TokenRefreshRequired",
+        "the credentials have expired; renew them",
+        "credentials",
+    ),
+    (
+        r"RequestTimeTooSkewed",
+        "{endpoint} has another time than this machine; set the clock, or have NTP do "
+        "it",
+        "forbidden",
+    ),
+    (
+        r"PermanentRedirect|AuthorizationHeaderMalformed",
+        "the bucket is in another region ({said}); add ?region=NAME to its address",
+        "missing",
+    ),
+    (
+        r"http_response_code='507'|QuotaExceeded|StorageFull|os_error_code='(28|122)'",
+        "there is no room left; delete something there",
+        "failed",
+    ),
+    (
+        r"os_error_code='30'",
+        "that file system is read-only; mount it to be written to",
+        "forbidden",
+    ),
+    (
         r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='40[13]'|os_error_code="
         r"'13'",
         "{endpoint} refuses it; check the credentials and what they may do under this "
@@ -62,8 +88,11 @@ _CAUSES = (  # in TensorStore's words; what to say; code
         "what answers at {endpoint} is no object store; correct the endpoint",
         "missing",
     ),
-    (r"http_response_code='(5\d\d|429)'", "{endpoint} is busy ({said})", "unreachable"),
-    (r"os_error_code='28'", "the disk is full", "failed"),
+    (
+        r"http_response_code='(5\d\d|429)'|RequestTimeout:",
+        "{endpoint} is busy ({said})",
+        "unreachable",
+    ),
 )
 
 

@@ -1,5 +1,6 @@
 """Items as they lie in a bucket, for ``items.fetch``."""
 
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from spheroid_jax.transport.http.retry import Again
 from spheroid_jax.transport.items import index
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import Item
+
+_MISSES = 5  # looks for an object that isn't there: reads may be behind
 
 Tried = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
@@ -22,6 +25,7 @@ class BucketItems:
         store: BlobStore,
         *,
         tried: Tried,
+        look: Callable[[], Awaitable[None]],
         want: Callable[[str], Awaitable[None]],
         clock: Callable[[], float],
         patience: float,
@@ -31,12 +35,14 @@ class BucketItems:
         Args:
           store: where from.
           tried: ``tried(what, attempt)`` calls ``attempt`` until it works.
+          look: waits a little, and looks for news.
           want: tells the coordinator that an item's data are missing, and waits a
             little.
           clock: seconds.
           patience: seconds in which data that are missing must come, piece by piece.
         """
-        self._store, self._tried, self._want = store, tried, want
+        self._store, self._tried = store, tried
+        self._look, self._want = look, want
         self._clock, self._patience = clock, patience
 
     @property
@@ -47,15 +53,15 @@ class BucketItems:
     async def read_index(self, item: Item) -> bytes:
         """See ``ItemSource``."""
 
-        async def attempt() -> bytes:
+        async def attempt() -> bytes | None:
             found = await self._store.read(
                 layout.item_index(item.digest), limit=index.INDEX_LIMIT
             )
-            if found is None:
-                raise self._gone(item)
-            return found.content
+            return None if found is None else found.content
 
-        return await self._tried("fetching an index", attempt)
+        return await self._shown(
+            item, lambda: self._tried("fetching an index", attempt)
+        )
 
     async def read_data(
         self, item: Item, start: int, stop: int
@@ -78,10 +84,17 @@ class BucketItems:
         for start in range(0, item.step_bytes, layout.PIECE):
             size = min(item.step_bytes - start, layout.PIECE)
             key = layout.item_step(item.digest, start // layout.PIECE)
-            content = await self._read(key, 0, size)
-            if content is None:
-                raise self._gone(item)
-            yield content
+            yield await self._shown(item, functools.partial(self._read, key, 0, size))
+
+    async def _shown(
+        self, item: Item, read: Callable[[], Awaitable[bytes | None]]
+    ) -> bytes:
+        """What was put before the item was announced, so must be there by and by."""
+        for _ in range(_MISSES):
+            if (content := await read()) is not None:
+                return content
+            await self._look()
+        raise self._gone(item)
 
     async def _read(self, key: str, start: int, stop: int) -> bytes | None:
         async def attempt() -> bytes | None:

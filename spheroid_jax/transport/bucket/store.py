@@ -80,7 +80,7 @@ class BlobStore:
         """Bytes ``start`` to ``stop`` of an object, or None if there is none.
 
         Raises:
-          Short: The object ends before ``stop``.
+          BucketError: ``short``: the object ends before ``stop``.
         """
         if start == stop:  # no range of HTTP is empty
             return b""
@@ -92,6 +92,9 @@ class BlobStore:
             return None
         content: bytes = found.value
         self.received += len(content)
+        if len(content) != stop - start:
+            said = f"{self.address.url}{key} has other bytes than were asked for"
+            raise BucketError(said, code="short")
         return content
 
     async def read(

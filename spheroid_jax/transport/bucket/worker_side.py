@@ -132,6 +132,7 @@ class BucketLink:
         source = BucketItems(
             self._store,
             tried=self._talk.tried,
+            look=self._talk.look,
             want=self._talk.want,
             clock=self._tools.clock,
             patience=self._patience,

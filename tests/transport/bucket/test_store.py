@@ -1,10 +1,8 @@
 """Objects in a bucket: memory, a folder, and an S3 server all say the same."""
 
 import asyncio
-import http.server
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,89 +190,3 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
     with pytest.raises(BucketError, match="set AWS_ACCESS_KEY_ID"):
         run(store.check())
-
-
-class _Server:
-    """Answers every request with one status, or never."""
-
-    def __init__(self) -> None:
-        self.status: int | None = 200
-        self.asked = 0
-        self.end = threading.Event()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                outer.asked += 1
-                if outer.status is None:
-                    outer.end.wait(LIMIT)
-                    return
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self.send_response(outer.status)
-                body = b"<html>hello</html>"
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_PUT = do_DELETE = answer
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    made = _Server()
-    yield made
-    made.end.set()
-    made.server.shutdown()
-    made.server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "why"),
-    [
-        (500, "unreachable", "busy"),
-        (503, "unreachable", "busy"),
-        (403, "forbidden", "check the credentials"),
-        (401, "forbidden", "check the credentials"),
-        (200, "missing", "no object store"),
-    ],
-)
-def test_a_server_that_refuses(
-    server: _Server, status: int, code: str, why: str
-) -> None:
-    server.status = status
-    store = BlobStore(f"s3://models/p?endpoint={server.url}")
-
-    async def work() -> None:
-        for try_it in (store.check(), store.put("k", b"x")):
-            with pytest.raises(BucketError, match=why) as caught:
-                await try_it
-            assert caught.value.code == code
-            assert "\n" not in str(caught.value)
-
-    run(work())
-    assert server.asked <= 2 * address.ATTEMPTS  # an end is in sight
-
-
-def test_a_server_that_never_answers_is_given_up(server: _Server) -> None:
-    server.status = None
-    store = BlobStore(f"s3://models/p?endpoint={server.url}", seconds=0.2)
-
-    async def work() -> None:
-        # More than there are places for requests: none of them is held for ever.
-        for _ in range(address.AT_ONCE + 2):
-            with pytest.raises(BucketError, match="didn't answer within 0 s"):
-                await store.list("k")
-
-    run(work())
-    assert server.asked == address.AT_ONCE + 2

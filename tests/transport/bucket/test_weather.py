@@ -2,15 +2,17 @@
 
 import asyncio
 import collections
+import hashlib
 import random
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from blake3 import blake3
 
 from spheroid_jax.transport.bucket.errors import BucketError
-from spheroid_jax.transport.bucket.store import BlobStore
+from spheroid_jax.transport.bucket.store import BlobStore, Found
 from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.retry import Pace
 from spheroid_jax.transport.link import LinkError
@@ -71,6 +73,73 @@ class Behind(BlobStore):
         return seen.popleft() if len(seen) > self._looks else []
 
 
+class Past(BlobStore):
+    """Shows objects and listings as they were some time ago, each look another.
+
+    As a folder does over a network, whose hosts remember for a while what was there,
+    and what was not; of all stores with the same history.
+    """
+
+    def __init__(
+        self, history: dict[str, list[tuple[float, bytes | None]]], lag: float
+    ):
+        super().__init__("memory://past")
+        self._history, self._lag = history, lag
+        self._chance = random.Random(5)
+
+    def _at(self, key: str, when: float) -> bytes | None:
+        was = [content for at, content in self._history.get(key, []) if at <= when]
+        return was[-1] if was else None
+
+    def _when(self) -> float:
+        return time.monotonic() - self._chance.uniform(0.0, self._lag)
+
+    async def put(self, key: str, content: bytes) -> None:
+        self._history.setdefault(key, []).append((time.monotonic(), content))
+
+    async def delete(self, key: str) -> None:
+        self._history.setdefault(key, []).append((time.monotonic(), None))
+
+    async def get(self, key: str, start: int, stop: int) -> bytes | None:
+        content = self._at(key, self._when())
+        if content is not None and stop > len(content):
+            raise BucketError("it ends early", code="short")
+        return None if content is None else content[start:stop]
+
+    async def _changed(
+        self, key: str, unless: bytes | None, limit: int
+    ) -> Found | Literal["same"] | None:
+        content = self._at(key, self._when())
+        if content is None:
+            return None
+        generation = hashlib.sha256(content).digest()
+        return "same" if generation == unless else Found(content, generation)
+
+    async def list(self, prefix: str = "") -> list[str]:
+        when = self._when()
+        keys = [key for key in self._history if key.startswith(prefix)]
+        return sorted(key for key in keys if self._at(key, when) is not None)
+
+
+@pytest.mark.parametrize("lag", [0.05, 0.3])
+def test_a_folder_that_shows_what_was(bench: Any, tmp_path: Path, lag: float) -> None:
+    """New objects that aren't there yet, deleted ones that still are, old content."""
+    history: dict[str, list[tuple[float, bytes | None]]] = {}
+
+    async def work() -> None:
+        async with bench.serving(Past(history, lag)):
+            links = {who: bench.link(who, store=Past(history, lag)) for who in NAMES}
+            check(
+                bench,
+                await asyncio.gather(
+                    *(train(links[who], who, tmp_path) for who in NAMES)
+                ),
+            )
+
+    run(work())
+    assert len(bench.said) < 60  # of old messages, and none for each look
+
+
 async def train(link: BucketLink, who: str, folder: Path) -> list[Verdict]:
     session = NAMES[who]
     await link.register(Register(VERSION, session))
@@ -81,8 +150,13 @@ async def train(link: BucketLink, who: str, folder: Path) -> list[Verdict]:
         if work.do == "stop":
             return verdicts
         if work.do == "train":
-            for kind, item in work.items.items():
-                await link.fetch(item, folder / who / kind / str(work.round))
+            try:
+                for kind, item in work.items.items():
+                    await link.fetch(item, folder / who / kind / str(work.round))
+            except LinkError as error:
+                if error.code != "unknown":
+                    raise
+                continue  # as a worker does: it asks again
             path = folder / f"{who}-{work.round}"
             path.write_bytes(content := f"{who} {work.round}".encode())
             digest = blake3(content).hexdigest()
