@@ -222,7 +222,8 @@ def _plan(
                     ask.cluster,
                     placed,
                     request,
-                    concurrency=options.concurrency,
+                    # Who finds no slot waits until there is one.
+                    concurrency=min(options.concurrency, ask.load.slots),
                     max_batch=ask.load.max_batch,
                     wire=ask.wire,
                 )
@@ -238,9 +239,12 @@ def _text(
 ) -> list[str]:
     """What is printed."""
     latency = [1e3 * link.latency for link in ask.cluster.links]
+    slots = f"{ask.load.slots} slots"
+    if options.concurrency > ask.load.slots:
+        slots += f" for {options.concurrency} requests at once, so the others wait"
     lines = [
         tables.size_line(ask.size),
-        f"{ask.load.slots} slots, steps of at most {ask.load.max_batch} rows; prompt "
+        f"{slots}; steps of at most {ask.load.max_batch} rows; prompt "
         f"{options.prompt} bytes, output {options.output}; drafts right with "
         f"probability {options.acceptance:g}",
         f"links, one way: {', '.join(f'{ms:.3g}' for ms in latency)} ms",

@@ -85,6 +85,25 @@ def test_the_command_prints_the_papers_rows_beside_the_plan(
     assert "47.3" in said  # GiB of parameters a host
 
 
+def test_no_more_requests_are_in_the_pipeline_than_there_are_slots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {}
+    for slots, wanted in ((4, 64), (16, 64), (16, 4)):
+        file = tmp_path / f"{slots}-{wanted}.json"
+        asked = [f"--slots={slots}", f"--concurrency={wanted}", f"--json={file}"]
+        assert plan.main(["--preset=paper", "--methods=token", *asked]) == 0
+        said = capsys.readouterr().out
+        assert (f"for {wanted} requests at once" in said) == (slots < wanted)
+        found = json.loads(file.read_text())["methods"]
+        assert {each["concurrency"] for each in found} == {min(slots, wanted)}
+        rates[slots, wanted] = [each["full_rate"] for each in found]
+    assert rates[4, 64] == rates[16, 4]
+    # Nothing goes faster than a trip for each byte of each request that is inside.
+    alone = 1 / found[0]["trip_seconds"]
+    assert all(rate <= 4 * alone * (1 + 1e-9) for rate in rates[4, 64])
+
+
 def test_the_command_takes_a_configuration_and_writes_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
