@@ -116,6 +116,8 @@ class Progress:
         spent = duration(now - self._began)
         if self._round >= self._rounds:
             return f"{done}  in {spent}"
+        if self._first is None:  # a clock, or it would seem to stand still
+            return f"{done}  compiling, {spent}"
         left = self._seconds_left(now)
         # A plain line stands still, so what time has passed says little there.
         before = f"{spent}, " if self._bar is not None and not self._narrow else ""

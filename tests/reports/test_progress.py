@@ -149,6 +149,8 @@ def test_a_terminal_gets_a_bar() -> None:
     assert re.fullmatch(
         r"naïve ━+ 12/12  CE 2.131 on validation  210 kB/s  in \d+s\s*", last
     )
+    # Until the first round is done a clock runs, or the bar would seem to stand still.
+    assert any(re.search(r" 0/12  compiling, \d+s", line) for line in shown(output))
     assert any("NOTE: “wiki” [bold]" + "x" * 60 in line for line in shown(output))
 
 
