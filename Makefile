@@ -52,5 +52,6 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing Python packages into $(VENV), once; it takes minutes'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	@touch $@
