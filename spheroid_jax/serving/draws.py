@@ -5,15 +5,20 @@ so a seed gives the same text wherever and however its bytes are decided. The in
 byte counts from the start of the prompt. Dimensions: N rows, S positions, V bytes.
 """
 
-import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from spheroid_jax.models import VOCABULARY
+from spheroid_jax.serving import threefry
 
 _NOISE, _CHOICE, _ACCEPT, _REST = range(4)
+_TINY = float(np.finfo(np.float32).tiny)
+_ABOVE_MINUS_ONE = float(np.nextafter(np.float32(-1.0), np.float32(0.0)))
 
 
 def eps(seed: Array, index: Array, width: int) -> Array:
@@ -24,8 +29,9 @@ def eps(seed: Array, index: Array, width: int) -> Array:
       index: of the input byte at each position, int32 (N, S).
       width: d.
     """
-    normal = functools.partial(jax.random.normal, shape=(width,))
-    return _each(normal, _NOISE, seed, index)
+    words = threefry.bits((_NOISE,), seed, index, width)[0]
+    even = threefry.uniform(words, _ABOVE_MINUS_ONE)
+    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(even)
 
 
 def gumbel(seed: Array, index: Array) -> Array:
@@ -33,7 +39,7 @@ def gumbel(seed: Array, index: Array) -> Array:
 
     The largest of ``logits + gumbel`` is a draw from ``softmax(logits)``.
     """
-    return _gumbel(_CHOICE, seed, index)
+    return _gumbel((_CHOICE,), seed, index)[0]
 
 
 def filtered(logits: Array, temperature: Array, top_k: Array, top_p: Array) -> Array:
@@ -80,8 +86,20 @@ def draw(
       top_k: int32 (N,).
       top_p: (N,).
     """
-    kept = filtered(logits, temperature, top_k, top_p)
-    return _largest(kept + gumbel(seed, index))
+    noise = choice(seed, index, temperature)
+    return chosen(logits, noise, temperature, top_k, top_p)
+
+
+def choice(seed: Array, index: Array, temperature: Array) -> Array:
+    """:func:`gumbel`, or zeros where no row's ``temperature`` is above 0."""
+    return _where_hot(temperature, lambda: gumbel(seed, index))
+
+
+def chosen(
+    logits: Array, noise: Array, temperature: Array, top_k: Array, top_p: Array
+) -> Array:
+    """:func:`draw` by the noise of :func:`choice`."""
+    return _largest(filtered(logits, temperature, top_k, top_p) + noise)
 
 
 def coupled(
@@ -111,41 +129,48 @@ def coupled(
       top_k: int32 (N,).
       top_p: (N,).
     """
-    kept = filtered(draft, temperature, top_k, top_p)
-    guess = _largest(kept + gumbel(seed, index))
-    p = jax.nn.log_softmax(filtered(logits, temperature, top_k, top_p))
-    q = jax.nn.log_softmax(kept)
+    twice = (jnp.tile(each, 2) for each in (temperature, top_k, top_p))
+    kept = filtered(jnp.concatenate([logits, draft]), *twice)
+    # Of one array: what differs but in its rows would be compiled twice.
+    p, q = jnp.split(jax.nn.log_softmax(kept), 2)
+
+    def dice() -> tuple[Array, Array]:
+        chance = threefry.uniform(threefry.bits((_ACCEPT,), seed, index, 1)[0], 0.0)
+        return _gumbel((_CHOICE, _REST), seed, index), jnp.log(chance[..., 0])
+
+    (first, other), chance = _where_hot(temperature, dice)
+    guess = _largest(kept[len(logits) :] + first)
     ratio = jnp.take_along_axis(p - q, guess[..., None], axis=-1)[..., 0]
-    uniform = functools.partial(jax.random.uniform, shape=())
-    chance = _each(uniform, _ACCEPT, seed, index)
     rest = jnp.where(p > q, p + jnp.log1p(-jnp.exp(q - p)), -jnp.inf)
-    other = _largest(rest + _gumbel(_REST, seed, index))
     # Where rounding leaves no rest, p and q are one.
     same = jnp.max(rest, axis=-1) == -jnp.inf
-    stands = (jnp.log(chance) < ratio) | same
-    return jnp.where(stands, guess, other)
+    stands = (chance < ratio) | same
+    return jnp.where(stands, guess, _largest(rest + other))
+
+
+def _where_hot(temperature: Array, noise: Callable[[], Any]) -> Any:
+    """``noise()``, or zeros where nothing but the best byte is ever drawn.
+
+    A branch of its own also keeps it apart from what is added and compared: fused into
+    a reduction it takes a compiler several times longer.
+    """
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(noise))
+    return jax.lax.cond(jnp.any(temperature > 0), noise, lambda: nothing)
 
 
 def _largest(noisy: Array) -> Array:
     return jnp.argmax(noisy, axis=-1).astype(jnp.int32)
 
 
-def _gumbel(purpose: int, seed: Array, index: Array) -> Array:
-    noise = functools.partial(jax.random.gumbel, shape=(VOCABULARY,))
-    return _each(noise, purpose, seed, index)
-
-
-def _each(noise: functools.partial, purpose: int, seed: Array, index: Array) -> Array:
-    def row(seed: Array, index: Array) -> Array:
-        key = jax.random.fold_in(jax.random.key(seed), purpose)
-        return jax.vmap(lambda i: noise(jax.random.fold_in(key, i)))(index)
-
-    return jax.vmap(row)(seed, index)
+def _gumbel(purposes: tuple[int, ...], seed: Array, index: Array) -> Array:
+    words = threefry.bits(purposes, seed, index, VOCABULARY)
+    return -jnp.log(-jnp.log(threefry.uniform(words, _TINY)))
 
 
 def _cut(scaled: Array, top_k: Array, top_p: Array) -> Array:
-    order = jnp.argsort(-scaled, axis=-1, stable=True)
-    ordered = jnp.take_along_axis(scaled, order, axis=-1)
+    bytes_ = jnp.broadcast_to(jnp.arange(scaled.shape[-1]), scaled.shape)
+    ordered, order = jax.lax.sort((-scaled, bytes_), num_keys=1)
+    ordered = -ordered
     rank = jnp.arange(scaled.shape[-1])[None, None]
     limit = jnp.where(top_k > 0, top_k, scaled.shape[-1])[:, None, None]
     kept = rank < limit
@@ -154,6 +179,5 @@ def _cut(scaled: Array, top_k: Array, top_p: Array) -> Array:
     before = jnp.cumsum(shares, axis=-1) - shares
     nucleus = jnp.where(top_p < 1.0, top_p, jnp.inf)[:, None, None]
     kept &= (before < nucleus) | (rank == 0)
-    places = jnp.argsort(order, axis=-1)
-    kept = jnp.take_along_axis(kept, places, axis=-1)
+    _, kept = jax.lax.sort((order, kept), num_keys=1)
     return jnp.where(kept, scaled, -jnp.inf)

@@ -164,13 +164,18 @@ class BlockStep:
         real = (rows.slot >= 0) & (rows.slot < cache.keys.shape[1])
         unknown = jnp.where(real, rows.count - rows.known, 0)
         turns = jnp.minimum(jnp.max(unknown), size)
+        # All at once: compiled, and called, apart from the loop.
+        indices = where(rows, total).indices
+        noise = draws.choice(rows.seed, indices, rows.temperature)
+        filters = (rows.temperature, rows.top_k, rows.top_p)
 
         def decide(turn: Array, carry: tuple[Array, Array, Cache]) -> Any:
             x, logits, cache = carry
             at = rows.known + turn
             here = jnp.where(at < rows.count, at, size)
             before = logits.at[row, at - 1].get(mode="clip")[:, None]
-            byte = _draw(before, rows, rows.index[:, None] + at[:, None] - 1)
+            own = noise.at[row, at - 1].get(mode="clip")[:, None]
+            byte = draws.chosen(before, own, *filters)
             one = _Input(
                 byte,
                 given.z.at[row, at].get(mode="clip")[:, None],
