@@ -75,11 +75,7 @@ def make_app(
       limits: of connections and of HTTP.
       name_of: whose token it is; without it everybody may ask.
     """
-    # Who needs no token is on this machine; with one there is a queue, shared by all.
-    each = limits.connections if name_of is None else limits.connections // 4
-    limits = dataclasses.replace(
-        limits, connections_each=max(limits.connections_each, each)
-    )
+    limits = _without_strangers(limits) if name_of is None else _for_clients(limits)
     reception = Reception(limits)
     app = web.Application(middlewares=[front(frontend.metrics, reception, name_of)])
     app[LIMITS], app[RECEPTION] = limits, reception
@@ -95,6 +91,20 @@ def make_app(
         app.router.add_route(method, path, handler, expect_handler=expect_later)
     app.on_response_prepare.append(sign)
     return app
+
+
+def _without_strangers(limits: Limits) -> Limits:
+    """Who needs no token is on this machine: nobody is told apart."""
+    never = 2 * limits.stranger_seconds  # when all who said nothing are gone
+    return dataclasses.replace(
+        limits, connections_each=limits.connections, new_seconds=never
+    )
+
+
+def _for_clients(limits: Limits) -> Limits:
+    """One token may have many connections: the queue is what all share."""
+    each = max(limits.connections_each, limits.connections // 4)
+    return dataclasses.replace(limits, connections_each=each)
 
 
 class Api:

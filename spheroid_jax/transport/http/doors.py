@@ -10,6 +10,7 @@ from spheroid_jax.transport.http.limits import Limits
 from spheroid_jax.transport.http.requests import network_of
 
 log = logging.getLogger(__name__)
+_LATE = 0.5  # seconds by which a loop that has time isn't
 Make = Callable[[Guest], asyncio.Protocol]
 
 
@@ -54,8 +55,7 @@ class Doors:
             transport.abort()
             return
         self._guests.enter(guest)
-        loop = asyncio.get_running_loop()
-        loop.call_later(self._limits.new_seconds, self._guests.settle, guest)
+        self._settle_later(guest)
         if self._context is None:
             protocol = self._make(guest)
             transport.set_protocol(protocol)
@@ -76,6 +76,18 @@ class Doors:
 
         guest.cut = cut
         task.add_done_callback(over)
+
+    def _settle_later(self, guest: Guest) -> None:
+        loop, seconds = asyncio.get_running_loop(), self._limits.new_seconds
+        due = loop.time() + seconds
+
+        def look() -> None:
+            if loop.time() > due + _LATE:
+                self._settle_later(guest)  # its request may be here, unread
+            else:
+                self._guests.settle(guest)
+
+        loop.call_at(due, look)
 
     async def _through_tls(
         self, transport: asyncio.Transport, guest: Guest, context: ssl.SSLContext

@@ -58,7 +58,7 @@ class Limits:
     linger: float = 2.0
     connections: int = 1024
     connections_each: int = 32
-    new_seconds: float = 1.0
+    new_seconds: float = 5.0
     strangers_each: int = 32
     stranger_seconds: float = 10.0
     asks: Rate = _ASKS
