@@ -141,7 +141,8 @@ def test_being_given_the_same_work_again_is_no_news(tmp_path: Path) -> None:
 def test_a_device_is_one_line_on_a_terminal() -> None:
     members = Members(1, 1, 10.0)
     device = "cpu\x1b]0;owned\x07\nround 7/7: all is well\u2028"
-    member = members.register("ada", Register(1, "0" * 32, device=device), 0.0)
+    members.register("ada", Register(1, "0" * 32, device=device), 0.0)
+    member = members.get("ada")
     assert member.device.isprintable()
     assert member.device.startswith("cpu ]0;owned")
 

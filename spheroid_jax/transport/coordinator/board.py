@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from spheroid_jax.transport.assignment import Slot
 from spheroid_jax.transport.closing import Policy, Standing, fate
 from spheroid_jax.transport.coordinator.history import History
-from spheroid_jax.transport.coordinator.members import Member, Members
+from spheroid_jax.transport.coordinator.member import Member
+from spheroid_jax.transport.coordinator.members import Members
 
 # Rounds in a row that may fail for want of any update that can be taken; no more.
 TRIES = 3

@@ -8,7 +8,7 @@ from typing import Any
 from spheroid_jax.transport.assignment import Slot
 from spheroid_jax.transport.coordinator.board import Board
 from spheroid_jax.transport.coordinator.intake import Intake
-from spheroid_jax.transport.coordinator.members import PHASES, Member
+from spheroid_jax.transport.coordinator.member import PHASES, Member
 from spheroid_jax.transport.coordinator.status import describe
 from spheroid_jax.transport.items.published import Published
 from spheroid_jax.transport.protocol import (

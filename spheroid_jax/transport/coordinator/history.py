@@ -47,7 +47,7 @@ class History:
         self._count(facts)
 
     def _count(self, facts: Mapping[str, Any]) -> None:
-        if facts["heard"]:
+        if facts["ages"]:
             self.empty = self.given_up = 0
         else:
             self.empty += 1

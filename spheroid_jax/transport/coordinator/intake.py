@@ -2,8 +2,6 @@
 
 import asyncio
 import errno
-import hashlib
-import hmac
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 from spheroid_jax import manifests
 from spheroid_jax.transport.assignment import Slot
 from spheroid_jax.transport.closing import Fate, Policy, fate
+from spheroid_jax.transport.coordinator.tickets import Tickets
 from spheroid_jax.transport.ledger import (
     KEEP_ROUNDS,
     AcceptedUpdate,
@@ -72,7 +71,7 @@ class Intake:
         self._bounds, self._norms, self._rounds = bounds, norms, rounds
         elements = sum(_size(shape) for shape in expected.values())
         self._limit = 4 * elements + HEADER_ROOM
-        self._secret = bytes.fromhex(_kept(ledger, "ticket_key"))
+        self._tickets = Tickets(ledger)
         self._busy = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -98,8 +97,7 @@ class Intake:
 
     def ticket(self, worker: str, round_: int, slot: Slot) -> str:
         """Proof that the worker was given this work; good after a restart, too."""
-        text = f"{worker}|{round_}|{slot.block}|{slot.replica}"
-        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
+        return self._tickets.of(worker, round_, slot)
 
     def path(self, name: str) -> Path:
         """Where an accepted update is."""
@@ -115,17 +113,7 @@ class Intake:
         Raises:
           ProtocolError: the worker was given other work, or it is too large.
         """
-        slot = Slot(upload.block, upload.replica)
-        if not hmac.compare_digest(
-            self.ticket(worker, upload.round, slot).encode(),
-            upload.ticket.encode(errors="replace"),
-        ):
-            raise ProtocolError(
-                f"{worker} wasn't given block {upload.block}, replica "
-                f"{upload.replica} in round {upload.round}: ask for work first",
-                status=403,
-                code="forbidden",
-            )
+        self._tickets.check(worker, upload)
         if upload.bytes > self._limit:
             raise ProtocolError(
                 f"an update has at most {self._limit} bytes, not {upload.bytes}",
@@ -138,6 +126,7 @@ class Intake:
         found = self._fate(upload)
         if found.verdict != "accepted":
             return _verdict(found)
+        slot = Slot(upload.block, upload.replica)
         for other in self._by_round.get(upload.round, ()):
             if other.worker == worker or Slot(other.block, other.replica) == slot:
                 return Verdict("duplicate", f"{other.name} has its place")
@@ -299,15 +288,6 @@ def _no_room(error: Exception) -> ProtocolError:
         status=503,
         code="busy",
     )
-
-
-def _kept(ledger: Ledger, key: str) -> str:
-    """A secret of the run, made once."""
-    found = ledger.noted(key)
-    if found is None:
-        found = os.urandom(32).hex()
-        ledger.note(key, found)
-    return str(found)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from spheroid_jax.transport.coordinator.board import Board
-from spheroid_jax.transport.coordinator.members import Member
+from spheroid_jax.transport.coordinator.member import Member
 
 SHOWN_ROUNDS = 200
 

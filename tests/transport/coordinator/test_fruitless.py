@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from spheroid_jax.transport.coordinator.board import TRIES
-from tests.transport.coordinator.puppets import Puppet, ones, opened, running, zeros
+from tests.transport.coordinator.puppets import (
+    Puppet,
+    ones,
+    opened,
+    running,
+    settled,
+    zeros,
+)
 from tests.transport.tiny import LOCKSTEP, Clock, TinyRun, same
 
 ROUNDS = 20
@@ -17,11 +24,6 @@ def tiny_run(path: Path, **given: Any) -> tuple[TinyRun, Clock]:
     return TinyRun(path, clock=clock, **kept), clock
 
 
-async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0.002)
-
-
 async def fails(run: TinyRun, clock: Clock, puppet: Puppet, round_: int) -> None:
     """The worker sends what isn't a number, and has nothing better."""
     work = await puppet.ask()
@@ -30,7 +32,7 @@ async def fails(run: TinyRun, clock: Clock, puppet: Puppet, round_: int) -> None
     assert verdict.verdict == "rejected"
     await puppet.ask(after=round_)
     clock.advance(run.heartbeat)
-    await settled()
+    await settled(run)
 
 
 async def ruin(run: TinyRun, clock: Clock, puppet: Puppet) -> None:
@@ -136,14 +138,14 @@ def test_a_worker_without_a_loss_sends_nothing_and_is_waited_for_no_more(
                     await puppet.ask()
                     await puppet.ask(after=round_)
                 clock.advance(run.heartbeat)
-                await settled()
+                await settled(run)
             assert (board.round, board.state) == (4 + TRIES, "waiting")
             assert "ada, bob" in board.why
             assert "loss" in board.why
             # Without them it is but a run without workers.
             await ada.leave()
             await bob.leave()
-            await settled()
+            await settled(run)
             assert board.why == "no worker is there"
 
     asyncio.run(scenario())

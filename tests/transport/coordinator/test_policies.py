@@ -16,6 +16,7 @@ from tests.transport.coordinator.puppets import (
     ones,
     opened,
     running,
+    settled,
     zeros,
 )
 from tests.transport.tiny import LOCKSTEP, Clock, TinyRun, same
@@ -26,12 +27,6 @@ DEADLINE = LOCKSTEP._replace(deadline=10.0)
 def tiny_run(path: Path, **given: Any) -> tuple[TinyRun, Clock]:
     clock = Clock()
     return TinyRun(path, clock=clock, **{"lease": 1e9, **given}), clock
-
-
-async def settled(run: TinyRun) -> None:
-    """Lets the coordinator do all that it can without time passing."""
-    for _ in range(20):
-        await asyncio.sleep(0.002)
 
 
 def test_deadline_and_drop(tmp_path: Path) -> None:
