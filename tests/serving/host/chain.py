@@ -28,6 +28,7 @@ from spheroid_jax.serving.wire.messages import (
     Result,
     Sweep,
 )
+from spheroid_jax.serving.wire.peers import Peers
 from spheroid_jax.transport.http.tls import Token
 
 TOKEN = Credentials.shared(Token("test-token-test-token"))
@@ -48,14 +49,20 @@ def tiny_model() -> Model:
 
 
 async def start(
-    model: Model, index: int, fingerprint: str = "f", **settings: Any
+    model: Model,
+    index: int,
+    fingerprint: str = "f",
+    peers: Peers | None = None,
+    **settings: Any,
 ) -> Serving:
     """Serves a stage on a free port."""
     stages, parts = model
     chosen = HostSettings(**{"slots": 4, "max_batch": 4, "tick": 0.02, **settings})
     stage = stages[index]
     facts = facts_of(stage, fingerprint, "tiny", chosen)
-    return await serve_host(stage, parts[index], facts, chosen, TOKEN, "127.0.0.1", 0)
+    return await serve_host(
+        stage, parts[index], facts, chosen, TOKEN, "127.0.0.1", 0, peers=peers
+    )
 
 
 class Front:

@@ -14,6 +14,7 @@ from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.codec import pack
 from spheroid_jax.serving.wire.dialling import dial
 from spheroid_jax.serving.wire.messages import Failure
+from spheroid_jax.serving.wire.peers import Peers
 from spheroid_jax.transport.http.tls import Token
 
 from .chain import PLACES, WIDTH, Front, Model, chain, start, tiny_model
@@ -147,6 +148,33 @@ def test_a_stage_of_another_checkpoint_in_the_route_is_refused(model: Model) -> 
             assert isinstance(answer, Failure)
             assert answer.kind == "refused"
             assert "fingerprint" in answer.text
+
+    test()
+
+
+def test_a_stage_dials_nobody_but_its_peers(model: Model) -> None:
+    @looped
+    async def test() -> None:
+        dialled = []
+        elsewhere = await asyncio.start_server(
+            lambda reader, writer: dialled.append(writer), "127.0.0.1", 0
+        )
+        port = elsewhere.sockets[0].getsockname()[1]
+        last = await start(model, 1)
+        first = await start(model, 0, peers=Peers([f"127.0.0.1:{last.port}"]))
+        front = Front([f"127.0.0.1:{stage.port}" for stage in (first, last)])
+        await front.connect()
+        for to, said in ((port, "--peers"), (last.port, "b:1, can't be reached")):
+            route = (f"127.0.0.1:{to}", "b:1")  # the last one isn't dialled by first
+            message, arrays = sweep(to, PROMPT, route=route, frontend=front.identity.id)
+            answer, _ = await front.ask(message, arrays["bytes"].tobytes())
+            assert isinstance(answer, Failure)
+            assert said in answer.text
+        assert dialled == []
+        await front.close()
+        for stage in (first, last):
+            await stage.close()
+        elsewhere.close()
 
     test()
 
