@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.transport.dashboard.browser import Tab, browser
 
-_SIZE = 1200, 800
+_SIZE = 1280, 900
 _WAIT = 300.0  # seconds
 
 
