@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jax import Array
 
@@ -73,7 +73,12 @@ class Gatherer:
     def __init__(self, rules: Rules, expected: Mapping[str, tuple[int, ...]]) -> None:
         """``expected`` is {name: shape} of the leaves of an update."""
         self._rules, self._expected = rules, expected
+        self._weigh = None if rules.weigh is None else jax.jit(rules.weigh)
         self._weights: dict[int, float] = {}  # by age
+
+    def compile(self) -> None:
+        """Compiles what weighs, so that the first round doesn't wait for it."""
+        self._weight(0)
 
     def blocks(self, arrivals: Sequence[Arrival]) -> Iterator[Gathered]:
         """Yields what came for each block that something came for, in their order.
@@ -134,12 +139,11 @@ class Gatherer:
                 whole[name].reshape(-1)[start : start + piece.size] = piece
 
     def _weight(self, age: int) -> float:
-        weigh = self._rules.weigh
-        if weigh is None:
+        if self._weigh is None:
             return 1.0
         if age not in self._weights:
             # Many updates are of an age, and JAX takes its time.
-            self._weights[age] = float(weigh(jnp.float32(age)))
+            self._weights[age] = float(self._weigh(np.float32(age)))
         return self._weights[age]
 
 

@@ -125,6 +125,8 @@ class Model:
         self._step_shared = self._step_shared.lower(
             {INTERFACE: shared}, like.outer, like.params, age
         ).compile()
+        _sum(self._state.params, self._state.ahead)
+        self._gatherer.compile()
         self._judge(self._state.params)
 
     def norms(self) -> list[float]:
@@ -169,26 +171,26 @@ class Model:
             ages.append(age)
             own = self._tree(params["blocks"], BLOCK, gradient)
             params, outer = self._step_block(
-                own, outer, params, jnp.int32(block), jnp.float32(age)
+                own, outer, params, np.int32(block), np.float32(age)
             )
             _add(shared, gradient)
-            del own
-            # The next pseudo-gradient is written over this one.
+            # The next pseudo-gradient is written over this one, which JAX may read in
+            # place.
             jax.block_until_ready(params)
         if ages:
             mean = {n: leaf / np.float32(len(ages)) for n, leaf in shared.items()}
             tree = {INTERFACE: self._tree(params[INTERFACE], INTERFACE, mean)}
             params, outer = self._step_shared(
-                tree, outer, params, jnp.float32(np.mean(ages, dtype=np.float32))
+                tree, outer, params, np.mean(ages, dtype=np.float32)
             )
         ahead = self._state.ahead
         if self._broadcast is not None:
             params, ahead = self._broadcast.step(
                 self._state.params, params, present, self._saved
             )
-        self._state = ExchangeState(
-            params, ahead, outer, self._state.round + 1, self._state.key
-        )
+        # Not by adding one: JAX would compile that, in the middle of a round.
+        done = jax.device_put(np.int32(self.round + 1))
+        self._state = ExchangeState(params, ahead, outer, done, self._state.key)
         self._norms = _part_norms(params).tolist()
         return damaged
 
@@ -231,9 +233,7 @@ class Model:
     def _tree(like: Any, prefix: str, leaves: dict[str, np.ndarray]) -> Any:
         """Leaves put into the structure of ``like``, which the model has under it."""
         names = list(named({prefix: like}))
-        return jax.tree.unflatten(
-            jax.tree.structure(like), [jnp.asarray(leaves[n]) for n in names]
-        )
+        return jax.tree.unflatten(jax.tree.structure(like), [leaves[n] for n in names])
 
 
 def _add(shared: dict[str, np.ndarray], gradient: Mapping[str, np.ndarray]) -> None:
@@ -247,7 +247,12 @@ def _add(shared: dict[str, np.ndarray], gradient: Mapping[str, np.ndarray]) -> N
 
 def _sum(params: Params, ahead: Params) -> Params:
     """The outer optimizer's model."""
-    return jax.tree.map(jnp.add, params, ahead) if ahead else params
+    return _add_trees(params, ahead) if ahead else params
+
+
+@jax.jit
+def _add_trees(left: Params, right: Params) -> Params:
+    return jax.tree.map(jnp.add, left, right)
 
 
 @jax.jit

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from spheroid_jax import partition
 from spheroid_jax.checkpoints import Checkpoints
@@ -20,7 +21,9 @@ from tests.transport import tiny
 BLOCKS = 3
 
 
-def model_of(directory: Path, size: int, checkpoints: Checkpoints) -> Model:
+def model_of(
+    directory: Path, size: int, checkpoints: Checkpoints, rules: Rules | None = None
+) -> Model:
     """Ones in every block and in the interface; steps are SGD of rate one."""
     engine = Engine(
         partition.blocks(BLOCKS), tiny.quadratic, optax.sgd(0.1), optax.sgd(1.0), 8
@@ -32,7 +35,9 @@ def model_of(directory: Path, size: int, checkpoints: Checkpoints) -> Model:
             "interface": {"head": jnp.ones(3)},
         }, jax.random.key(0)
 
-    return Model(engine, Rules(), first, lambda params: {}, checkpoints, directory)
+    return Model(
+        engine, rules or Rules(), first, lambda params: {}, checkpoints, directory
+    )
 
 
 def written(directory: Path, block: int, size: int, head: float) -> Arrival:
@@ -75,3 +80,26 @@ def test_the_interface_moves_by_the_mean_of_what_the_blocks_say(tmp_path: Path) 
         np.testing.assert_array_equal(
             model.params["blocks"]["kernel"], [[0.0] * 4, [1.0] * 4, [-2.0] * 4]
         )
+
+
+def test_no_round_waits_for_a_compilation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is compiled on the way costs the first rounds seconds, and memory."""
+    size = 5  # of no other test here: nothing is compiled already
+    rules = Rules(lambda age: 1 / (1 + age))
+    with Checkpoints(tmp_path / "c", keep=1, identity={}) as checkpoints:
+        model = model_of(tmp_path / "c", size, checkpoints, rules)
+        arrivals = [written(tmp_path, b, size, 1.0) for b in range(BLOCKS)]
+        arrivals = [a._replace(age=2) for a in arrivals]
+        model.compile()
+        with jax.log_compiles():
+            model.step(arrivals)
+            said = [r.getMessage() for r in caplog.records]
+            assert [line for line in said if "Compiling" in line] == []
+            jax.jit(lambda x: x + 1)(np.zeros(size))
+    said = [r.getMessage() for r in caplog.records]
+    assert any("Compiling" in line for line in said)  # or nothing would be seen here
+    # A third of what arrived, as it is two rounds old.
+    kernel = np.asarray(model.params["blocks"]["kernel"][1])
+    np.testing.assert_allclose(kernel, 1 - 2 / 3, rtol=1e-6)
