@@ -205,8 +205,7 @@ class Talk:
 
     def _take_wants(self, wants: list[str]) -> None:
         for digest in wants:
-            if digest not in self._wants:
-                self._house.items.doubt(digest)
+            self._house.items.doubt(digest)
         self._wants = wants
         self._answer = msgspec.structs.replace(self._answer, gone=[])
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spheroid_jax.transport.bucket import conversation, layout
+from spheroid_jax.transport.bucket.publishing import Publisher
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.client import HttpLink
@@ -265,20 +266,58 @@ def test_data_that_somebody_deleted_are_put_again(bench: Any, tmp_path: Path) ->
         async with bench.serving():
             link_ = bench.link("ada")
             await link_.register(Register(VERSION, SESSION))
+            await link_.work(WorkRequest(SESSION))
             for n in range(2):
-                await link_.fetch(item, tmp_path / str(n))
+                await link_.fetch(item, tmp_path / str(n) / "item")
                 await bench.store.delete(layout.item_data(item.digest, 0))
 
-    async def served_and_put() -> None:
-        async with bench.serving():
-            link_ = bench.link("ada")
-            await link_.register(Register(VERSION, SESSION))
-            await link_.work(WorkRequest(SESSION))
-        await work()
-
-    asyncio.run(asyncio.wait_for(served_and_put(), 30))
+    asyncio.run(asyncio.wait_for(work(), 30))
     for n in range(2):
-        assert (tmp_path / str(n) / "data.0").stat().st_size == item.bytes
+        assert (tmp_path / str(n) / "item" / "data.0").stat().st_size == item.bytes
+
+
+def test_what_is_needed_again_after_its_round_is_put_again(bench: Any) -> None:
+    item = stepped(bench)
+    directory = bench.root / "coordinator" / "0-block"
+
+    async def work() -> None:
+        publisher = Publisher(bench.store)
+        for whole in (False, True, False):
+            await publisher.publish(item, directory, 0, whole=whole)
+            there = await keys_of(bench.store, item)
+            assert there == {"index", "data-00000" if whole else "step-00000"}
+            await publisher.clean(5, 5)
+            assert await keys_of(bench.store, item) == set()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+class Behind(Counting):
+    """Items of another store, each object not there when it is read first."""
+
+    def __init__(self, store: BlobStore) -> None:
+        super().__init__(store)
+        self.missed: set[str] = set()
+
+    async def _do(self, what: str, key: str, size: int, start: Any) -> Any:
+        hidden = about(key) in ("index", "step") and key not in self.missed
+        if what == "read" and hidden:
+            self.missed.add(key)
+            return await self._run(lambda s: s.read("no such key"))
+        return await super()._do(what, key, size, start)
+
+
+def test_what_was_put_and_isnt_shown_yet_is_waited_for(
+    tmp_path: Path, straight: dict[str, np.ndarray]
+) -> None:
+    bucket = BlobStore("memory://")
+    ann, bob = Behind(bucket), Behind(bucket)
+    run = trained(tmp_path, bucket, {"ann": link("ann", ann), "bob": link("bob", bob)})
+    assert same(run.state(), straight)
+    for store in (ann, bob):
+        assert {about(key) for key in store.missed} == {"index", "step"}
+        assert store.moved["down", "data"] == PART
+    assert not [line for line in run.said if "isn't there" in line]
 
 
 def test_an_item_that_nobody_has_any_more_is_told(bench: Any, tmp_path: Path) -> None:
@@ -290,7 +329,7 @@ def test_an_item_that_nobody_has_any_more_is_told(bench: Any, tmp_path: Path) ->
             await link_.register(Register(VERSION, SESSION))
             await link_.work(WorkRequest(SESSION))
             bench.coordinator.items.clear()
-            with pytest.raises(LinkError, match="ask for work again") as caught:
+            with pytest.raises(LinkError, match="has item .* no more") as caught:
                 await link_.fetch(item, tmp_path / "item")
             assert (caught.value.code, caught.value.status) == ("unknown", 404)
             # And no more is said of it.
