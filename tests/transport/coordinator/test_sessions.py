@@ -55,7 +55,10 @@ def test_the_newer_takes_over_and_the_older_never_comes_back(tmp_path: Path) -> 
             work = await first.ask()
             waiting = asyncio.create_task(first.ask(after=0, wait=60.0))
             await asyncio.sleep(0.01)
-            second = await Puppet(run, "ada").join()
+            second = Puppet(run, "ada")
+            await second.register()
+            await asyncio.sleep(0.01)
+            await second.ask()
             # A question that was held open is answered too, and soon.
             assert await asyncio.wait_for(refused(waiting), 5) == SUPERSEDED
             calls = (first.register(), first.ask(), first.beat(), first.leave())
