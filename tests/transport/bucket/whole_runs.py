@@ -53,6 +53,22 @@ class Counting(BlobStore):
         return await self._same._run(start)
 
 
+class Spoiling(BlobStore):
+    """Another store's objects; what is put is changed, or not put."""
+
+    def __init__(self, store: BlobStore, change: Callable[[str, bytes], bytes | None]):
+        super().__init__(store.address.url)
+        self._same, self._change = store, change
+
+    async def _run(self, start: Any) -> Any:
+        return await self._same._run(start)
+
+    async def put(self, key: str, content: bytes) -> None:
+        changed = self._change(key, content)
+        if changed is not None:
+            await super().put(key, changed)
+
+
 def about(key: str) -> str:
     """What an object is: ``index``, ``data`` or ``step`` of an item, or where it is."""
     first, _, rest = key.partition("/")
