@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from spheroid_jax import data
+from spheroid_jax import data, heap
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.reports.log import MetricsLog
@@ -51,6 +51,7 @@ def coordinate(options: CoordinatorOptions) -> str:
 
 
 def _run(options: CoordinatorOptions, config: ConfigDict, workdir: Path) -> str:
+    heap.give_back()
     corpus = setup.corpus_of(config)
     _open(workdir, config)
     folder = setup.exchange_folder(workdir)
@@ -86,6 +87,7 @@ def _run(options: CoordinatorOptions, config: ConfigDict, workdir: Path) -> str:
         _check_ledger(ledger, model, workdir)
         ending.note_about(ledger, corpus, options.command)
         model.compile()
+        heap.trim()  # compiling took much, for once
         return asyncio.run(_serve(options, config, corpus, model, ledger, log, folder))
 
 

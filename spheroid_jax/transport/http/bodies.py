@@ -9,11 +9,15 @@ from typing import cast
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from spheroid_jax.transport.http.buffers import Buffers
 from spheroid_jax.transport.http.limits import Limits, Pace
 from spheroid_jax.transport.http.sink import BUFFER, Sink
 from spheroid_jax.transport.protocol import ProtocolError
 
 Piece = bytes | bytearray | memoryview
+_SMALL = 256 << 10  # bytes of a piece of a small body
+# One buffer is filled, one is full and waits, two are with who asked for pieces.
+_RING = 4
 Pieces = AsyncGenerator[Piece, None]
 # Set when a body was taken past aiohttp, which can't read another request after it.
 LAST = web.RequestKey("last", bool)
@@ -26,9 +30,17 @@ class Body:
       request: whose body it is.
       most: bytes that it may have.
       pace: that it has to keep, by the event loop's clock; or when it has to be there.
+      buffers: of all uploads, for large bodies; None: of this one alone.
     """
 
-    def __init__(self, request: web.Request, most: int, pace: Pace | float) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        most: int,
+        pace: Pace | float,
+        buffers: Buffers | None = None,
+    ) -> None:
+        self._buffers = buffers or Buffers()
         self._request, self._most, self._pace = request, most, pace
         self._time = asyncio.get_running_loop().time
         self.bytes = 0
@@ -43,10 +55,15 @@ class Body:
           ConnectionError: the peer is gone.
         """
         self._begin()
-        pieces = self._large() if self._is_large() else self._small()
-        async with contextlib.aclosing(pieces):
-            async for piece in pieces:
-                yield piece
+        with contextlib.ExitStack() as stack:
+            if self._is_large():
+                buffers = stack.enter_context(self._buffers.lent(_RING))
+                pieces = self._large(buffers)
+            else:
+                pieces = self._small()
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
 
     async def whole(self) -> bytes:
         """All of it. Raises as ``pieces``."""
@@ -85,7 +102,7 @@ class Body:
         try:
             while data := await self._read():
                 buffer += data
-                if len(buffer) >= BUFFER:
+                if len(buffer) >= _SMALL:
                     full, buffer = buffer, bytearray()
                     before = self._time()
                     yield full
@@ -112,7 +129,7 @@ class Body:
         self._moved(len(data))
         return data
 
-    async def _large(self) -> Pieces:
+    async def _large(self, buffers: list[memoryview]) -> Pieces:
         """Past aiohttp; the connection can't be used for another request after that."""
         transport, content = self._request.transport, self._request.content
         if transport is None:
@@ -126,8 +143,7 @@ class Body:
             raise ConnectionResetError("the peer is gone") from error
         self._moved(len(begun))
         length = cast(int, self._request.content_length)
-        # One is filled, one is full and waits, two are with who asked for pieces.
-        ring = itertools.cycle([memoryview(bytearray(BUFFER)) for _ in range(4)])
+        ring = itertools.cycle(buffers)
         sink = Sink(
             transport,
             length - len(begun),

@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.http.bodies import Body, read_message
+from spheroid_jax.transport.http.buffers import Buffers
 from spheroid_jax.transport.http.downloads import send_file
 from spheroid_jax.transport.http.limits import Gate, Limits, Pace
 from spheroid_jax.transport.http.parts import OFFSET
@@ -33,6 +34,7 @@ class Routes:
         self, coordinator: CoordinatorAPI, uploads: Uploads, limits: Limits
     ) -> None:
         self._coordinator, self._uploads, self._limits = coordinator, uploads, limits
+        self._buffers = Buffers()
         self._uploading = Gate(limits.transfers, "uploads")
         self._downloading = Gate(limits.transfers, "downloads")
 
@@ -133,7 +135,8 @@ class Routes:
             raise ProtocolError(f"{OFFSET} has to be one header, a number of bytes")
         offset = int(given[0])
         rest = max(0, self._uploads.announced(worker, name) - offset)
-        body = Body(request, rest, Pace(self._limits, _now()))
+        pace = Pace(self._limits, _now())
+        body = Body(request, rest, pace, self._buffers)
 
         def cut() -> None:
             if request.transport is not None:

@@ -20,7 +20,7 @@ class Sink(asyncio.BufferedProtocol):
     Args:
       transport: whose protocol is aiohttp's; plain or TLS.
       rest: bytes.
-      buffers: gives a buffer of ``BUFFER`` bytes to fill.
+      buffers: gives a buffer to fill.
       moved: is told of bytes as they come.
       excuse: is told of seconds that the peer had to wait for us.
     """
@@ -67,7 +67,7 @@ class Sink(asyncio.BufferedProtocol):
             self._excuse(self._time() - self._paused)
             self._paused = None
             self._transport.resume_reading()
-        if self._filled and (self._filled == BUFFER or self._rest == 0):
+        if self._filled and (self._is_full() or self._rest == 0):
             self._turn()
         return piece
 
@@ -77,8 +77,9 @@ class Sink(asyncio.BufferedProtocol):
         return [*full, self._buffer[: self._filled]] if self._filled else full
 
     def ignore_rest(self) -> None:
-        """From now on nothing that comes is of interest."""
+        """From now on nothing that comes is of interest, and no buffer is held."""
         self._ignores = True
+        self._buffer, self._full = memoryview(b""), None
         self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -94,12 +95,15 @@ class Sink(asyncio.BufferedProtocol):
         self._filled += nbytes
         self._rest -= nbytes
         self._moved(nbytes)
-        if self._filled == BUFFER or self._rest == 0:
+        if self._is_full() or self._rest == 0:
             if self._full is None:
                 self._turn()
             else:
                 self._paused = self._time()
                 self._transport.pause_reading()
+
+    def _is_full(self) -> bool:
+        return self._filled == len(self._buffer)
 
     def _turn(self) -> None:
         """The buffer that is filled is the one to be taken, and another is filled."""

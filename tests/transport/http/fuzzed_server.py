@@ -17,7 +17,7 @@ from tests.transport.http.server_fakes import FakeCoordinator
 
 DIGEST = "ab" * 32
 LIMITS = Limits(
-    message_seconds=0.3,
+    message_seconds=0.7,
     upload=1 << 20,
     idle=0.3,
     requests=500,
