@@ -204,6 +204,32 @@ def test_equal_unequal_and_excused(summary: Summary) -> None:
     assert "is not a number (round 2)" in says.lockstep_sentence(summary)
 
 
+def test_what_rounding_makes_stands_beside_what_was_found(summary: Summary) -> None:
+    found = summary["lockstep"]
+    found["ce_difference"] = 0.013
+    points = [dict(point) for point in found["ce"]]
+    points[2]["ce_chain"] += 0.002
+    found["rounding"] = {
+        "ce": points,
+        "ce_difference": 0.004,
+        "ce_round": 2,
+        "params_relative": 0.5,
+        "times": 10.0,
+        "seconds": 3.0,
+    }
+    text = says.lockstep_sentence(summary)
+    assert "0.013 nats (round 2)" in text
+    assert "ends 0.004 nats (round 2) and 5.0e-01 of the norm from itself" in text
+    assert "no evaluation was this run further off than 10 times" in text
+    table = rounds_table(summary)
+    assert table.header[-1] == "by rounding"
+    assert [row[-1] for row in table.rows] == ["", "0.0e+00", "2.0e-03"]
+    narrow = rounds_table(summary, narrow=True)
+    assert max(map(len, narrow.text().splitlines())) <= 80
+    found["problem"] = "CE differs"
+    assert "NOT EQUAL: CE differs." in says.lockstep_sentence(summary)
+
+
 def test_rounds_stand_beside_the_simulators(summary: Summary) -> None:
     summary["lockstep"]["ce"][2]["ce_chain"] = 3.002
     rows = rounds_table(summary).rows

@@ -130,6 +130,55 @@ def test_a_loss_that_is_no_number_or_missing_is_a_problem(tmp_path: Path) -> Non
     assert "CE of round 1 differs by inf nats" in found["problem"]
 
 
+def test_rounded_is_the_next_number_by_turns_and_zero_stays() -> None:
+    found = lockstep.rounded({"a": np.float32([1.0, 1.0, -3.0, 0.0]).reshape(2, 2)})
+    ulp = 2.0**-23
+    wanted = [[1 + ulp, 1 - ulp / 2], [-3 + 2 * ulp, 0.0]]
+    np.testing.assert_array_equal(found["a"], np.float32(wanted))
+
+
+@pytest.mark.parametrize(
+    ("apart", "alone", "first"),
+    [
+        # No more than ten times what rounding alone had made by then.
+        ((0.0, 9e-4, 0.012), (0.0, 1e-4, 0.005), None),
+        # Less than the tolerance is no matter, whatever rounding makes.
+        ((9e-5, 9e-5, 9e-5), (0.0, 0.0, 0.0), None),
+        # Rounding that was large once may be small again by chance.
+        ((0.0, 0.0, 0.04), (0.0, 0.005, 1e-9), None),
+        # But it explains nothing of what was there before it grew.
+        ((2e-3, 0.0, 0.0), (1e-8, 0.02, 0.03), 1),
+        ((0.0, 0.0, 0.06), (0.0, 0.005, 0.001), 3),
+        ((0.0, math.nan, 0.0), (0.0, 1.0, 1.0), 2),
+    ],
+)
+def test_rounding_explains_what_it_makes_of_a_run_and_no_more(
+    tmp_path: Path, apart: Any, alone: Any, first: int | None
+) -> None:
+    def losses(off: Any) -> list[dict[str, float]]:
+        start = {"round": 0, "ce_chain": 5.0, "ce_ensemble": 5.0}
+        points = enumerate(off, start=1)
+        later = [
+            {"round": r, "ce_chain": 2.0, "ce_ensemble": 2.0 + x} for r, x in points
+        ]
+        return [start, *later]
+
+    params = {"a": np.array([3.0, 4.0])}
+    simulated = lockstep.Simulated(losses((0.0, 0.0, 0.0)), params, 1.0)
+    beside = lockstep.Simulated(losses(alone), {"a": np.array([3.0, 4.5])}, 2.0)
+    run = losses(apart)[1:]
+    rounds = (ROUND,) * 3
+    found = lockstep.comparison(of(tmp_path), simulated, run, params, rounds)
+    found = lockstep.explained(found, simulated, beside, run)
+    if first is None:
+        assert found["problem"] == ""
+    else:
+        assert f"CE of round {first} differs by" in found["problem"]
+        assert "\n" not in found["problem"]
+    assert found["rounding"]["ce_difference"] == pytest.approx(max(alone))
+    assert found["rounding"]["params_relative"] == pytest.approx(0.1)
+
+
 def test_links_need_hosts_that_have_them(tmp_path: Path) -> None:
     c = of(tmp_path)
     c.hosts.rate_bits = 20e6
@@ -363,7 +412,7 @@ def test_mathematics_that_changed_fails_the_run_with_a_report(
     corpus = data.load_corpus(other.data.corpus)
     wrong = lockstep.simulate(other, corpus, print)
     (workdir / "summary.json").unlink()
-    monkeypatch.setattr(experiment, "simulate", lambda *given: wrong)
+    monkeypatch.setattr(experiment, "simulate", lambda *given, **named: wrong)
     with pytest.raises(TrainingError, match="the network changed the mathematics"):
         experiment.run_exchange(
             of(workdir.parent), workdir, resume=True, command=COMMAND, say=print

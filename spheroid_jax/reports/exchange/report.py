@@ -22,7 +22,9 @@ ROUNDS = (
     "training. *Seconds*: from a round's opening to when its checkpoint is on disk, "
     "*closing* being its last part: aggregating, stepping, saving. *Up* and *down*: "
     "bytes of transfers and messages from and to all workers since the round before. "
-    "*Simulator*: CE_chain of the lockstep run of the same seeds in one process."
+    "*Simulator*: CE_chain of the lockstep run of the same seeds in one process; "
+    "*by rounding*, where it is there: how far the same one is from it whose first "
+    "parameters are one rounding beside."
 )
 TIME = (
     "Means over workers. Fetching includes checking digests and loading; sending "

@@ -15,6 +15,8 @@ def rounds_table(summary: Summary, *, narrow: bool = False) -> Table:
     """A line a round: time, updates, bytes, losses, and the simulator's."""
     ours = {point["round"]: point for point in summary["ce"]}
     theirs = {point["round"]: point for point in summary["lockstep"]["ce"]}
+    rounding = summary["lockstep"].get("rounding", {"ce": []})
+    beside = {point["round"]: point for point in rounding["ce"]}
     records = {record["round"]: record for record in facts.rounds_of(summary)}
     rows = []
     for round_ in sorted({*ours, *records}):
@@ -27,16 +29,22 @@ def rounds_table(summary: Summary, *, narrow: bool = False) -> Table:
                 nats(one.get("ce_ensemble")),
                 nats(other.get("ce_chain")),
                 _apart(one.get("ce_chain"), other.get("ce_chain")) if round_ else "",
+                _apart(beside.get(round_, {}).get("ce_chain"), other.get("ce_chain"))
+                if round_
+                else "",
             ]
         )
     header = [
         *("round", "seconds", "closing", "in time", "late", "up", "down"),
-        *("CE_chain", "CE_ensemble", "simulator", "difference"),
+        *("CE_chain", "CE_ensemble", "simulator", "difference", "by rounding"),
     ]
+    kept = list(range(len(header)))
     if narrow:
-        kept = [0, 1, 3, 5, 6, 7, 9, 10]
-        header = [header[i] for i in kept]
-        rows = [[row[i] for i in kept] for row in rows]
+        kept = [0, 1, 3, 5, 6, 7, *((10, 11) if beside else (9, 10))]
+    elif not beside:
+        kept = kept[:-1]
+    header = [header[i] for i in kept]
+    rows = [[row[i] for i in kept] for row in rows]
     return Table(header, rows, "r" * len(header))
 
 

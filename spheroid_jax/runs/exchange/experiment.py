@@ -20,7 +20,12 @@ from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import setup
 from spheroid_jax.runs.exchange.ending import encoded
 from spheroid_jax.runs.exchange.frame import keep_compiled
-from spheroid_jax.runs.exchange.lockstep import Simulated, comparison, simulate
+from spheroid_jax.runs.exchange.lockstep import (
+    Simulated,
+    comparison,
+    explained,
+    simulate,
+)
 from spheroid_jax.runs.exchange.started import (
     ledger_of,
     run_processes,
@@ -99,7 +104,14 @@ def _work(
     with Ledger.open(ledger_of(workdir)) as ledger:
         rounds = [{"round": row.round, **row.facts} for row in ledger.rounds()]
         ce, members = ledger.evaluations(), ledger.noted("members", {})
-    params = _params(config, workdir)
+    found = comparison(config, simulated, ce, _params(config, workdir), rounds)
+    if found["problem"]:
+        say(
+            f"CE of round {found['ce_round']} is {found['ce_difference']:.2g} nats "
+            "from the simulator's; how far rounding alone leads is measured now"
+        )
+        beside = simulate(config, corpus, say, beside=True)
+        found = explained(found, simulated, beside, ce)
     start = {"round": 0, **{k: v for k, v in simulated.ce[0].items() if k != "round"}}
     summary = {
         "corpus": corpus_facts(corpus),
@@ -114,7 +126,7 @@ def _work(
         "rounds_log": rounds,
         "members": members,
         "fleet_seconds": round(watched.seconds, 2),
-        "lockstep": comparison(config, simulated, ce, params, rounds),
+        "lockstep": found,
     }
     # Inner optimizers, items and tokens: for a run that goes on, and this is over.
     shutil.rmtree(workers_folder(workdir), ignore_errors=True)
