@@ -21,6 +21,7 @@ from spheroid_jax.runs.serving.frontend import (
 from spheroid_jax.runs.serving.options import StageOptions
 from spheroid_jax.runs.serving.stage import Loaded, start_stage
 from spheroid_jax.runs.serving.stopping import signals
+from spheroid_jax.runs.serving.warming import warm
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.loading import load_model
@@ -123,7 +124,7 @@ def _own(options: LocalOptions, index: int, credentials: Credentials) -> StageOp
         port=0,
         settings=options.settings,
         credentials=credentials,
-        warm=((1, "given"),),
+        warm=(),
     )
 
 
@@ -141,6 +142,10 @@ async def _serve(options: LocalOptions, loaded: list[Loaded]) -> None:
         addresses = tuple(f"{_HOST}:{stage.port}" for stage in served)
         whole = FrontendOptions(addresses, credentials, options.http)
         frontend, _ = await stack.enter_async_context(running(whole))
+        hosts = [stage.host for stage in served]
+        warming = asyncio.create_task(warm(hosts, options.http.method, stopped, say))
+        # Ends before the stages do, with what it has begun.
+        stack.push_async_callback(asyncio.wait, [warming])
         waits = asyncio.ensure_future(stopped.wait())
         broken: list[asyncio.Future[Any]] = [stage.broken for stage in served]
         ends: list[asyncio.Future[Any]] = [waits, *broken]
