@@ -106,7 +106,8 @@ class Lock:
     def _taken_up(self) -> bool:
         """Locks the file; False if it isn't the one at ``path`` any more."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        # What a link leads to isn't ours to write a process id over.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(self.path, flags, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:

@@ -19,6 +19,7 @@ from spheroid_jax.transport.lock import Lock, LockError, Wording
 KEPT_RUNS = 4  # of a worker, beside the one it works for: those it was in last
 KEPT_SECONDS = 30 * 86400.0  # since a process last wrote anything of a run
 _LOCK = "lock"
+_STATE = {"items", "outbox", "slots"}  # a worker keeps one of them, and nothing else
 _GONE = ".gone-"  # a folder on its way out
 _TOKENS = ".tokens"
 _WORKER = Wording(
@@ -71,7 +72,9 @@ def own_folder(base: Path, worker: str, run: str, say: Say) -> OwnFolder:
     """
     path = base / worker / run
     before = base / f"{worker}-{run[:8]}"
-    if before.is_dir() and not path.exists():
+    # A worker may be called so, too: it has a folder a run, each with a lock.
+    is_left = before.is_dir() and not any(before.glob(f"*/{_LOCK}"))
+    if is_left and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         before.rename(path)
     lock = Lock(path / _LOCK, _WORKER)
@@ -91,8 +94,9 @@ def prune(
     """Deletes folders of other runs that nobody uses, and says which.
 
     They are those that were left alone for ``KEPT_SECONDS``, of any worker, and of
-    ``worker`` all but the ``KEPT_RUNS`` newest. A folder without a lock isn't one of
-    ours, and one that can't be deleted stays.
+    ``worker`` all but the ``KEPT_RUNS`` newest. A folder without a lock, or that holds
+    anything else than a worker's state, isn't one of ours, such as a coordinator's; and
+    one that can't be deleted stays.
     """
     others = sorted(
         ((_used(path), path) for path in _folders(base) if path != own), reverse=True
@@ -118,9 +122,19 @@ def _folders(base: Path) -> Iterator[Path]:
     """Those of all workers and runs."""
     for lock in base.glob(f"*/*/{_LOCK}"):
         folder = lock.parent
-        is_ours = lock.is_file() and not folder.is_symlink()
-        if is_ours and not folder.name.startswith(_GONE):
+        if not folder.name.startswith(_GONE) and _is_ours(folder):
             yield folder
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a worker's, and not another's that has a lock: one too few goes."""
+    if folder.is_symlink() or not (folder / _LOCK).is_file():
+        return False
+    try:
+        held = {path.name for path in folder.iterdir()} - {_LOCK}
+    except OSError:
+        return False
+    return bool(held) and held <= _STATE
 
 
 def _used(path: Path) -> float:

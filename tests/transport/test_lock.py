@@ -107,6 +107,15 @@ def test_a_lock_whose_directory_was_deleted_meanwhile_is_one_of_the_new_file(
         assert error.value.taken
 
 
+def test_what_a_link_leads_to_is_left_as_it_is(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "lock").symlink_to(precious)
+    with pytest.raises(LockError, match="can't be locked"):
+        Lock(tmp_path / "lock")
+    assert precious.read_text() == "kept"
+
+
 def test_the_words_of_an_error_are_those_of_who_locks(path: Path) -> None:
     words = Wording("another cook", "use the other kitchen", "a kitchen")
     with Lock(path, words), pytest.raises(LockError) as error:

@@ -181,6 +181,32 @@ def test_of_a_worker_the_newest_few_runs_are_kept(tmp_path: Path) -> None:
     assert all(path.exists() for path in (*paths[:kept], other))
 
 
+@pytest.mark.parametrize("besides", ["updates", "ledger.db", "whatever"])
+def test_folders_of_others_are_left_even_if_they_have_a_lock(
+    tmp_path: Path, besides: str
+) -> None:
+    """Such as DIR/RUN/exchange of a coordinator, where a worker's base is DIR."""
+    foreign = left(tmp_path, "wan", "exchange", days=400)
+    (foreign / besides).mkdir()
+    only_lock = left(tmp_path, ".config", "program", days=400)
+    shutil.rmtree(only_lock / "slots")
+    for path in (*tmp_path.rglob("*"),):
+        os.utime(path, (0, 0))
+    assert prune(tmp_path, "wan", tmp_path / "wan" / RUN) == []
+    assert (foreign / "slots" / "inner.npz").exists()
+    assert only_lock.exists()
+
+
+def test_a_worker_whose_name_is_like_an_old_folders_keeps_its_own(
+    tmp_path: Path,
+) -> None:
+    theirs = left(tmp_path, f"ann-{RUN[:8]}", OTHER, days=0)
+    own = own_folder(tmp_path, "ann", RUN, nothing)
+    assert (theirs / "slots" / "inner.npz").exists()
+    assert [path.name for path in own.path.iterdir()] == ["lock"]
+    own.lock.release()
+
+
 def test_who_is_at_work_keeps_his_folder_however_old(tmp_path: Path) -> None:
     path = left(tmp_path, "bob", OTHER, days=400)
     own = own_folder(tmp_path, "bob", OTHER, nothing)
