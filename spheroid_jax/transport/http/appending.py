@@ -2,11 +2,16 @@
 
 import asyncio
 import collections
+import contextlib
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from spheroid_jax.transport.http.bodies import Piece, Pieces
 from spheroid_jax.transport.http.parts import Part, unknown
+
+_TURN = 0.05  # seconds for which a part has a thread, while others wait for one
 
 
 async def append_all(
@@ -37,16 +42,15 @@ async def append_all(
 
 
 class _Appending:
-    """The thread works for as long as there is a piece, and then leaves the pool."""
+    """A thread works for as long as there is a piece, but lets others have a turn."""
 
     def __init__(self, part: Part, descriptor: int, pool: Executor) -> None:
         self._part, self._descriptor, self._pool = part, descriptor, pool
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._left: collections.deque[Piece] = collections.deque()
-        self._job: asyncio.Future[None] | None = None
-        self._works = False  # whether the job will look at what is left
-        self._fewer = asyncio.Event()
+        self._works = False  # a thread does, or the pool has been asked for one
+        self._changed = asyncio.Event()
         self._is_awaited = False
         self._failure: BaseException | None = None
 
@@ -57,16 +61,8 @@ class _Appending:
             self._left.append(piece)
             starts, self._works = not self._works, True
         if starts:
-            if self._job is not None:
-                await self._job  # has nothing more to do
-            self._job = self._loop.run_in_executor(self._pool, self._work)
-        while True:
-            self._fewer.clear()
-            with self._lock:
-                self._is_awaited = len(self._left) > 1
-            if not self._is_awaited:
-                break
-            await self._fewer.wait()
+            self._start()
+        await self._until(lambda: len(self._left) <= 1)
         self.check()
 
     def check(self) -> None:
@@ -79,28 +75,54 @@ class _Appending:
     async def end(self) -> None:
         """Waits for the thread, also when it is cancelled."""
         cancelled: asyncio.CancelledError | None = None
-        while self._job is not None and not self._job.done():
+        while True:
             try:
-                await asyncio.wait({self._job})
+                await self._until(lambda: not self._works)
+                break
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
             raise cancelled
 
+    def _start(self) -> None:
+        try:
+            self._pool.submit(self._work)
+        except BaseException:  # it is shut down
+            self._works = False
+            raise
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Waits for what the thread changes, and tells of."""
+        while True:
+            self._changed.clear()
+            with self._lock:
+                self._is_awaited = not is_so()
+            if not self._is_awaited:
+                return
+            await self._changed.wait()
+
     def _work(self) -> None:
+        turn = time.monotonic() + _TURN
         while True:
             with self._lock:
-                if not self._left:
-                    self._works = False
-                    return
                 piece = self._left[0]
             if self._failure is None:
                 self._append(piece)
             with self._lock:
                 self._left.popleft()
+                self._works = bool(self._left)
+                ends = not self._works
                 wakes, self._is_awaited = self._is_awaited, False
             if wakes:
-                self._loop.call_soon_threadsafe(self._fewer.set)
+                self._loop.call_soon_threadsafe(self._changed.set)
+            if ends:
+                return
+            if time.monotonic() >= turn:
+                # Behind all who wait for a thread: those who send as fast as the disk
+                # writes would keep them out until they have sent everything.
+                with contextlib.suppress(RuntimeError):  # no more than what is begun
+                    self._pool.submit(self._work)
+                    return
 
     def _append(self, piece: Piece) -> None:
         try:

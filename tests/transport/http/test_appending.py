@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from blake3 import blake3
 
 from spheroid_jax.transport.http.appending import append_all
+from spheroid_jax.transport.http.bodies import Piece
 from spheroid_jax.transport.http.parts import Part
 from spheroid_jax.transport.protocol import ProtocolError, Upload
 
@@ -169,3 +171,39 @@ def test_a_part_that_was_dropped_takes_no_more(tmp_path: Path) -> None:
         append(part, dropped())
     assert caught.value.status == 404
     assert part.size < sum(map(len, PIECES))
+
+
+def test_who_sends_without_end_lets_others_have_a_turn(tmp_path: Path) -> None:
+    """One thread for an upload that never pauses, and for a small one that came later.
+
+    The pieces of the large one take 10 ms each.
+    """
+
+    class Busy(Part):
+        def append(self, descriptor: int, piece: Piece) -> None:
+            time.sleep(0.01)
+            super().append(descriptor, piece)
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        for _ in range(300):
+            yield b"x"
+
+    async def run() -> int:
+        upload = Upload("0" * 32, 0, 0, 0, 0, 300, "0" * 64, ticket="")
+        large = Busy("large", "ada", upload, tmp_path / "large", 0.0, hasher=blake3())
+        small = Part("small", "bob", upload, tmp_path / "small", 0.0, hasher=blake3())
+        files = [os.open(p.path, os.O_RDWR | os.O_CREAT) for p in (large, small)]
+        with ThreadPoolExecutor(1) as pool:
+            sending = asyncio.create_task(append_all(large, files[0], endless(), pool))
+            while not large.size:
+                await asyncio.sleep(0.001)
+            await append_all(small, files[1], coming(), pool)
+            there = large.size
+            await sending
+        for file in files:
+            os.close(file)
+        assert small.path.read_bytes() == b"".join(PIECES)
+        assert large.path.read_bytes() == b"x" * 300
+        return there
+
+    assert asyncio.run(run()) < 150
