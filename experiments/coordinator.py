@@ -8,11 +8,37 @@ stopped, it leaves a report; --workdir=DIR --report=only draws it at any time.
 """
 
 import sys
+from collections.abc import Sequence
 
-from spheroid_jax.runs.exchange.coordinate import coordinate
-from spheroid_jax.runs.exchange.frame import program
-from spheroid_jax.runs.exchange.options import parse
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.logs import show_logs
+from spheroid_jax.ports import check_free
+from spheroid_jax.transport.options.coordinator import parse_flags
+
+
+def main(argv: Sequence[str]) -> int:
+    """Coordinates as ``argv`` says; returns the exit status."""
+    show_logs()
+    status = 2
+    try:
+        flags = parse_flags(argv)
+        status = 1
+        if flags.config is not None:
+            check_free(flags.host, flags.port)
+    except ConfigError as error:
+        # A value may hold line ends; the message is one line all the same.
+        print("error:", *str(error).split(), file=sys.stderr)
+        return status
+    try:
+        # JAX takes seconds to import: only now, when the command line is right.
+        from spheroid_jax.runs.exchange.coordinate import AGAIN, coordinate
+        from spheroid_jax.runs.exchange.frame import program
+        from spheroid_jax.runs.exchange.options import parse
+    except KeyboardInterrupt:
+        print("stopped; the same command starts it", file=sys.stderr)
+        return 130
+    return program(argv, parse, coordinate, AGAIN)
+
 
 if __name__ == "__main__":
-    again = "what was accepted is kept; the same command goes on with the run"
-    sys.exit(program(sys.argv[1:], parse, coordinate, again))
+    sys.exit(main(sys.argv[1:]))

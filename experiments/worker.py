@@ -7,10 +7,31 @@ Any number of workers and runs may share DIR: each worker has a folder a run in 
 """
 
 import sys
+from collections.abc import Sequence
 
-from spheroid_jax.runs.exchange.frame import program
-from spheroid_jax.runs.exchange.work import parse, work
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.logs import show_logs
+from spheroid_jax.transport.options.worker import parse
+
+
+def main(argv: Sequence[str]) -> int:
+    """Works as ``argv`` says; returns the exit status."""
+    show_logs()
+    try:
+        options = parse(argv)
+    except ConfigError as error:
+        # A value may hold line ends; the message is one line all the same.
+        print("error:", *str(error).split(), file=sys.stderr)
+        return 2
+    try:
+        # JAX takes seconds to import: only now, when the command line is right.
+        from spheroid_jax.runs.exchange.frame import program
+        from spheroid_jax.runs.exchange.work import AGAIN, work
+    except KeyboardInterrupt:
+        print("stopped; the same command starts it", file=sys.stderr)
+        return 130
+    return program(argv, lambda given: options, work, AGAIN)
+
 
 if __name__ == "__main__":
-    again = "its slot is free; the same command joins again"
-    sys.exit(program(sys.argv[1:], parse, work, again))
+    sys.exit(main(sys.argv[1:]))

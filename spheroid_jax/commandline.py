@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
 
 from ml_collections import ConfigDict
 
 from spheroid_jax import fields
+from spheroid_jax.config_files import no_file
 from spheroid_jax.distributed.group import (
     HEARTBEAT_TIMEOUT,
     JOIN_TIMEOUT,
@@ -28,7 +28,10 @@ from spheroid_jax.distributed.group import (
     group_from_flags,
 )
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.parser import Parser
 from spheroid_jax.validation import validate
+
+__all__ = ["Options", "Parser", "configured", "load", "overrides", "parse"]
 
 # How many devices there are is not known before all processes have come together.
 _UNKNOWN_DEVICES = 1 << 20
@@ -92,14 +95,6 @@ def overrides(config: ConfigDict, text: str) -> ConfigDict:
     changed = fields.overridden(config, text)
     validate(changed)
     return changed
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours, one line without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises a ConfigError in place of an exit."""
-        raise ConfigError(f"{message} (--help explains)")
 
 
 def _parser(program: str) -> Parser:
@@ -258,7 +253,7 @@ def load(spec: str) -> ConfigDict:
     if not name:
         raise ConfigError("--config has no file: write --config=configs/b3_l4.py")
     if not path.is_file():
-        raise ConfigError(_no_file(path))
+        raise ConfigError(no_file(path))
     get_config = getattr(_guarded(path, lambda: _module(path)), "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{name} has no function get_config(size): add one")
@@ -295,20 +290,3 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _no_file(path: Path) -> str:
-    """Says that there is no such file, and which config files there are."""
-    if path.is_dir():
-        path = path / "*.py"
-    folders = [path.parent, Path("configs")]
-    found = {
-        str(file): file.stem
-        for folder in folders
-        for file in sorted(folder.glob("*.py"))
-        if file.stem != "__init__"
-    }
-    near = difflib.get_close_matches(path.stem, found.values(), n=3)
-    files = [file for file, stem in found.items() if stem in near] or list(found)
-    cure = f"there is {', '.join(files)}" if files else "run from the checkout's root"
-    return f"there is no config file {path}: {cure}"

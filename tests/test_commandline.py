@@ -168,11 +168,17 @@ class TestAccepted:
         ("--config.train.rounds=8", "--config is missing"),
         (
             "--config=configs/goood.py",
-            "there is no config file configs/goood.py: there is configs/good.py",
+            "there is no config file configs/goood.py: did you mean configs/good.py?",
         ),
-        ("--config=good", "there is no config file good: there is configs/good.py"),
-        ("--config=configs", "there is no config file configs/*.py: there is"),
-        ("--config=zzz.py", "there is no config file zzz.py: there is configs/empty"),
+        (
+            "--config=good",
+            "there is no config file good: did you mean configs/good.py?",
+        ),
+        (
+            "--config=configs",
+            "configs is a directory: name a config file, such as configs/",
+        ),
+        ("--config=zzz.py", "there is no config file zzz.py: see configs/"),
         (
             "--config=configs/text",
             "configs/text: not a Python file: its name must end in .py",

@@ -117,12 +117,12 @@ def fate(
       rounds: R, of the run; its last round has none after it. None: it has no end.
     """
     if update_round > open_round:
-        why = f"round {update_round} isn't open yet: round {open_round} is"
+        why = f"round {update_round + 1} isn't open yet: round {open_round + 1} is"
         return Fate("rejected", why)
     applies_in = open_round + 1 if closing else open_round
     age = applies_in - update_round
     if age > 0 and policy.late != "gate":
-        return Fate("late", f"round {update_round} is closed", age)
+        return Fate("late", f"round {update_round + 1} is closed", age)
     if age > 0 and age > policy.max_age:
         why = f"{age} rounds old where at most {policy.max_age} are taken"
         return Fate("stale", why, age)

@@ -241,17 +241,17 @@ class Ledger(TokenTable):
         others = [update_of(row) for row in rows]
         for other in others:
             if other.name == update.name:
-                said = f"update {update.name} has been accepted before"
+                said = "it was accepted before"
                 raise Duplicate(said, "name", other)
         for other in others:
             if other.worker == update.worker:
-                said = f"{update.worker} has sent {other.name} for round {update.round}"
+                said = f"{update.worker} has sent one for round {update.round + 1}"
                 raise Duplicate(said, "worker", other)
         for other in others:
-            said = f"{other.name} has the place of {update.name}"
+            said = f"an update of {other.worker} is there"
             raise Duplicate(said, "slot", other)
-        if update.round < (horizon := self._internal("horizon", 0)):
-            said = f"round {update.round} is before round {horizon}, which is all known"
+        if update.round < self._internal("horizon", 0):
+            said = f"round {update.round + 1} is too long ago to be known"
             raise Duplicate(said, "old", None)
         if update.applies_in < (gone := self._internal("forgotten", 0)):
             raise ValueError(

@@ -142,13 +142,13 @@ class Worker:
             verdict = await self._timed("send", seconds, self._send(upload))
         except UpdateError as error:
             await self._restart(work.block, work.replica)
-            self._say(f"round {work.round}: {error}; {_ANEW}")
+            self._say(f"round {work.round + 1}: {error}; {_ANEW}")
             return
         except LinkError as error:
             if error.code not in ("unknown", "conflict", "forbidden"):
                 raise
             # The item or the work is no longer there: ask what is wanted now.
-            self._say(f"round {work.round}: {error}")
+            self._say(f"round {work.round + 1}: {error}")
             self._after = -1
             self._slots.forget()  # should it be the same, it starts from before again
             return
@@ -186,7 +186,7 @@ class Worker:
         what = f"the loss is {trained.loss}"
         if math.isfinite(trained.loss):
             what = "the update isn't finite"
-        self._say(f"round {work.round}: {what}, nothing is sent; {_ANEW}")
+        self._say(f"round {work.round + 1}: {what}, nothing is sent; {_ANEW}")
         return None
 
     async def _packed(self, work: Work, trained: Trained) -> Upload:
@@ -213,7 +213,8 @@ class Worker:
             while not sending.done():
                 await asyncio.wait([sending], timeout=1.0)
                 if not self._wanted.is_set() and not sending.done():
-                    self._say(f"round {upload.round}: too late, not sent to the end")
+                    number = upload.round + 1
+                    self._say(f"round {number}: too late, not sent to the end")
                     self._outbox.clear()
                     return None
             return sending.result()
@@ -255,12 +256,14 @@ class Worker:
             # Nothing can be done about this update; the rest isn't about it.
             if error.code not in _REFUSALS:
                 raise
-            self._say(f"the update of round {upload.round} isn't delivered: {error}")
+            number = upload.round + 1
+            self._say(f"the update of round {number} isn't delivered: {error}")
             self._outbox.clear()
             return
         anew = await self._settle(upload, verdict)
         self._after = upload.round
-        self._say(f"round {upload.round}: {verdict.verdict}, trained before{anew}")
+        number, what = upload.round + 1, verdict.verdict
+        self._say(f"round {number}: {what}, trained before{anew}")
 
     async def _beat(self) -> None:
         while True:

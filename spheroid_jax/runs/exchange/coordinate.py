@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -14,6 +13,7 @@ from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import ending, setup, telling
 from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.exchange.options import CoordinatorOptions
+from spheroid_jax.runs.exchange.stopping import on_signals
 from spheroid_jax.runs.workdir import WorkdirError, open_workdir
 from spheroid_jax.transport.bucket.coordinator_side import serve_bucket
 from spheroid_jax.transport.bucket.store import BlobStore
@@ -26,6 +26,7 @@ from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.lock import Lock
 from spheroid_jax.transport.tokens import LEDGER
 
+AGAIN = "what was accepted is kept; the same command goes on with the run"
 _FILES = 2  # of a connection: the socket, and the file that goes over it
 _FAREWELL = 60.0  # seconds in which workers may ask and hear that the run is over
 _LINGER = 2.0  # seconds more, once all have heard it
@@ -118,9 +119,15 @@ async def _serve(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     say(telling.welcome(options, server.port, coordinator.board))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, coordinator.stop)
+    asked = asyncio.Event()
+
+    def stop() -> str:
+        asked.set()
+        words = telling.stopping(coordinator.board)
+        coordinator.stop()
+        return words
+
+    on_signals(stop, say, AGAIN)
     beside = [asyncio.create_task(_tidy(coordinator, uploads, config))]
     if options.bucket is not None:
         beside.append(
@@ -144,7 +151,7 @@ async def _serve(
                 f"{setup.METHOD}/{coordinator.board.round}, every round's figures are "
                 f"in {options.workdir}/metrics.jsonl"
             )
-            await _say_goodbye(coordinator)
+            await _say_goodbye(coordinator, asked)
             # With what the workers said of the last round.
             counts = coordinator.board.members.counts()
             await asyncio.to_thread(ledger.note, "members", counts)
@@ -190,14 +197,20 @@ async def _tidy(coordinator: Coordinator, uploads: Uploads, config: ConfigDict) 
             uploads.drop(round_ - kept)  # here: parts belong to the event loop
 
 
-async def _say_goodbye(coordinator: Coordinator) -> None:
-    """Waits until the workers know that the run is over, also who is away just now."""
+async def _say_goodbye(coordinator: Coordinator, asked: asyncio.Event) -> None:
+    """Waits until the workers know that the run is over, also who is away just now.
+
+    Not any more once it is ``asked`` to stop: they are told when it runs again.
+    """
     board = coordinator.board
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_FAREWELL):
             while board.members.awaited(board.now(), board.began, _FAREWELL):
+                if asked.is_set():
+                    return
                 await board.news(1.0)
-            await asyncio.sleep(_LINGER)  # somebody's answer may have been lost
+            async with asyncio.timeout(_LINGER):  # somebody's answer may be lost
+                await asked.wait()
 
 
 def _open(workdir: Path, config: ConfigDict) -> None:

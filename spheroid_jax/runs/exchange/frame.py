@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TypeVar
 import jax
 
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.logs import show_logs
 from spheroid_jax.runs.session import explained
 from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.ledger import LedgerError
@@ -38,12 +38,12 @@ def program(
     Zero at the end of the run, 2 for a wrong command line, 1 for a failure that is
     explained in one line, 130 for a stop: ``again`` is said then.
     """
+    show_logs()
     try:
         options = parse(argv)
     except ConfigError as error:
         print("error:", *str(error).split(), file=sys.stderr)
         return 2
-    logging.basicConfig(format="%(message)s")
     keep_compiled()
     try:
         ended = action(options)

@@ -32,6 +32,19 @@ def opening(config: ConfigDict, corpus: data.Corpus, workdir: Path) -> list[str]
     ]
 
 
+def stopping(board: Board) -> str:
+    """What a coordinator still waits for that is asked to stop."""
+    if board.state == "closing":
+        return f"stops once round {board.round + 1} is saved"
+    sending = sum(m.doing == "sending" for m in board.members.live())
+    if board.state == "finished" or not sending:
+        return "stops"
+    what = "the upload" if sending == 1 else f"the {sending} uploads"
+    drain = board.settings.drain
+    verb = "is" if sending == 1 else "are"
+    return f"stops once {what} on the way {verb} in, in {drain:g} s at most"
+
+
 def welcome(options: CoordinatorOptions, port: int, board: Board) -> str:
     """Where it listens, and the commands with which a worker joins."""
     scheme = "https" if options.context else "http"

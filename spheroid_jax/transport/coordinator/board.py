@@ -168,10 +168,16 @@ class Board:
         live = sum(member.heard for member in self.members.live())
         needed = self.settings.workers
         if self.round == 0 and not self.heard and live < needed:
-            return f"{live} of {needed} workers are there"
+            return f"{live} of {needed} workers are there{self._coming()}"
         if not live and not self.heard:
-            return "no worker is there"
+            return f"no worker is there{self._coming()}"
         return self.fruitless()
+
+    def _coming(self) -> str:
+        starting = self.members.starting(self.now())
+        if not starting:
+            return ""
+        return f", {starting} {'is' if starting == 1 else 'are'} starting"
 
     def fruitless(self) -> str:
         """Who is there and won't have an update, try what they may; or nothing.

@@ -156,7 +156,12 @@ class Coordinator(Desk):
         while not self._stopping.is_set():
             now, seen = board.now(), board.version
             for member in board.members.expire(now):
-                board.problem(f"{member.name} is gone: no sign of life")
+                board.problem(
+                    f"{member.name} starts anew for longer than its lease: its slot is "
+                    "free"
+                    if board.members.is_starting(member, now)
+                    else f"{member.name} is gone: no sign of life"
+                )
                 board.tell()
             board.fill()
             await self._books.note_moment()
@@ -172,7 +177,8 @@ class Coordinator(Desk):
                     # Not at once: a run must not be used up in a few seconds.
                     wake = min(wake, board.opened + settings.heartbeat)
                     if wake <= now:
-                        board.problem(f"round {board.round}: nobody has an update")
+                        said = f"round {board.round + 1}: nobody has an update"
+                        board.problem(said)
                 if wake <= now:
                     return "close"
                 wake = min(wake, board.members.next_expiry())

@@ -92,6 +92,8 @@ class Desk:
     async def heartbeat(self, worker: str, request: Heartbeat) -> Pulse:
         """See :class:`CoordinatorAPI`."""
         busy = request.doing != "waiting"
+        if not busy and self._starts(worker, request.session):
+            return Pulse(self.board.round, wanted=True)
         member = self._speaking(worker, request.session, ready=busy)
         if busy and member.working < 0 and request.round > member.done:
             member.working = request.round  # given to it before a restart
@@ -106,7 +108,10 @@ class Desk:
         """See :class:`CoordinatorAPI`."""
         board = self.board
         if not board.members.speaks(worker, request.session):
-            return  # it registered, and took nothing over
+            # It registered, and took nothing over.
+            board.members.get(worker).came = None
+            board.tell()
+            return
         member = self._speaking(worker, request.session)
         self._dismiss(member)
         self.board.say(f"{worker} has left")
@@ -194,6 +199,19 @@ class Desk:
             board.tell()
         return member
 
+    def _starts(self, worker: str, session: str) -> bool:
+        """Takes up the sign of life of a process that hasn't asked for work yet.
+
+        It takes nothing over: it may still fail, as for a text of its own.
+        """
+        board = self.board
+        with self._oldest_told(worker, session):
+            if not board.members.starts(worker, session):
+                return False
+        if board.members.start(worker, board.now()):
+            board.tell()
+        return True
+
     @contextlib.contextmanager
     def _oldest_told(self, worker: str, session: str) -> Iterator[None]:
         """An operator learns, once, that a process is told to end for a newer one."""
@@ -261,8 +279,8 @@ class Desk:
                 member.rejected += 1
                 member.fail(request.round, verdict.why)
                 self.board.problem(
-                    f"rejected the update of {member.name} in round {request.round}: "
-                    f"{verdict.why}"
+                    f"rejected the update of {member.name} in round "
+                    f"{request.round + 1}: {verdict.why}"
                 )
         if member.working <= request.round:
             member.working, member.doing = -1, "waiting"

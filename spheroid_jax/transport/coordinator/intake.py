@@ -129,7 +129,7 @@ class Intake:
         slot = Slot(upload.block, upload.replica)
         for other in self._by_round.get(upload.round, ()):
             if other.worker == worker or Slot(other.block, other.replica) == slot:
-                return Verdict("duplicate", f"{other.name} has its place")
+                return Verdict("duplicate", f"an update of {other.worker} is there")
         return None
 
     def heard(self, round_: int) -> set[Slot]:

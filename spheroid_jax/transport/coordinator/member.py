@@ -17,6 +17,8 @@ class Member:
       sessions: its processes, and which of them speaks for it.
       heard: whether one has spoken since the coordinator was started.
       seen: when it gave a sign of life, by the coordinator's clock.
+      came: when a process of it that hasn't asked for work yet did; None: there is
+        none.
       ready: whether its process has asked for work; before, it loads and compiles.
       live: whether it holds a lease.
       told: whether it has left, or heard that the run is over.
@@ -35,6 +37,7 @@ class Member:
     sessions: Sessions = dataclasses.field(default_factory=Sessions)
     heard: bool = False
     seen: float = 0.0
+    came: float | None = None
     ready: bool = False
     live: bool = False
     told: bool = False

@@ -65,6 +65,7 @@ class Members:
         # keep the slot for ever.
         if not member.live:
             member.seen = now
+        member.came = now
         return is_new
 
     def known(self, name: str, session: str) -> Member:
@@ -99,6 +100,8 @@ class Members:
             member.heard, member.ready = True, False
             member.working = member.after = -1
             member.failed, member.judged = 0, -1
+        if session == member.sessions.known[-1]:
+            member.came = None
         member.ready |= ready
         member.told &= not ready
         if member.ready and not member.live:
@@ -106,6 +109,35 @@ class Members:
             member.live = True
         member.seen = now
         return member
+
+    def starts(self, name: str, session: str) -> bool:
+        """Whether this process has yet to speak for the worker: it loads and compiles.
+
+        Raises:
+          ProtocolError: as of :meth:`known`.
+        """
+        return self.known(name, session).sessions.speaker != session
+
+    def start(self, name: str, now: float) -> bool:
+        """A sign of life of a process that starts; True: the first after a silence.
+
+        It renews no lease: one that fails as it starts, again and again, would keep
+        the slot for ever.
+        """
+        member = self.get(name)
+        is_first = not self.is_starting(member, now)
+        member.came = now
+        return is_first
+
+    def is_starting(self, member: Member, now: float) -> bool:
+        """Whether the newest that is heard of the worker is a process that starts."""
+        if member.came is None or now - member.came >= self._lease:
+            return False
+        return not member.live or not member.heard or member.seen < member.came
+
+    def starting(self, now: float) -> int:
+        """How many workers start."""
+        return sum(self.is_starting(member, now) for member in self)
 
     def awaited(self, now: float, since: float, within: float) -> list[Member]:
         """Those who may still come to hear that the run is over.
@@ -117,7 +149,11 @@ class Members:
           within: seconds; who was silent for longer than a lease and these is gone.
         """
         longest = self._lease + within
-        return [m for m in self if not m.told and now - max(m.seen, since) <= longest]
+        return [
+            m
+            for m in self
+            if not m.told and now - max(m.seen, m.came or since, since) <= longest
+        ]
 
     def leave(self, member: Member) -> None:
         """Takes the worker's lease and slot away."""
@@ -125,7 +161,13 @@ class Members:
         self.held.pop(member.name, None)
 
     def expire(self, now: float) -> list[Member]:
-        """Those whose lease has run out; they have none any more."""
+        """Those whose lease has run out; they have none any more.
+
+        Who began to start and is silent is forgotten, too.
+        """
+        for member in self:
+            if member.came is not None and now - member.came >= self._lease:
+                member.came = None
         silent = [m for m in self.live() if now - m.seen > self._lease]
         for member in silent:
             self.leave(member)
@@ -151,12 +193,14 @@ class Members:
                 found.append(member)
             sessions.shut = True
             self.leave(member)
-            member.ready, member.told = False, True
+            member.ready, member.told, member.came = False, True, None
         return found
 
     def next_expiry(self) -> float:
-        """When the next lease runs out if nobody is heard of."""
-        return min((m.seen + self._lease for m in self.live()), default=float("inf"))
+        """When the next lease, or start, is over if nobody is heard of."""
+        signs = [m.seen for m in self.live()]
+        signs += [m.came for m in self if m.came is not None]
+        return min(signs, default=float("inf")) + self._lease
 
     def count_missing(self, heard: Collection[Slot]) -> None:
         """A round is closed; these slots were heard in it."""

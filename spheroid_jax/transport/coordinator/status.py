@@ -37,7 +37,7 @@ def describe(board: Board, run: str) -> dict[str, Any]:
         "version": b.version,
         "blocks": blocks,
         "workers": [_worker(b, m, now) for m in sorted(members, key=lambda m: m.name)],
-        "ce": history.ce[-SHOWN_ROUNDS:],
+        "ce": list(history.ce),  # who shows it thins it: the start belongs to it
         "staleness": history.staleness(),
         "bytes": history.total_bytes(),
         "rounds_log": [
@@ -45,6 +45,7 @@ def describe(board: Board, run: str) -> dict[str, Any]:
                 "round": r["round"],
                 "seconds": r["seconds"],
                 "heard": r["heard"],
+                "timely": r.get("timely", r["heard"]),
                 "expected": r["expected"],
                 "bytes_up": r["bytes_up"],
                 "bytes_down": r["bytes_down"],
@@ -65,15 +66,20 @@ def _worker(board: Board, member: Member, now: float) -> dict[str, Any]:
     slot = board.members.held.get(member.name)
     behind = member.live and 0 <= member.working < board.round
     state = "late" if behind else member.doing if member.live else "gone"
+    seen = member.seen
+    if board.members.is_starting(member, now):
+        state, seen = "starting", member.came or seen
     return {
         "name": member.name,
         "block": None if slot is None else slot.block,
         "replica": None if slot is None else slot.replica,
         "state": state,
-        "seen_seconds": round(now - member.seen, 1) if member.sessions.here else None,
+        "seen_seconds": round(now - seen, 1) if member.sessions.here else None,
         "accepted": member.accepted,
         "late": member.late,
         "rejected": member.rejected,
+        # Of its newest update, while none after it was accepted.
+        "reason": member.reason if member.failed else "",
         "age": member.age_sum / member.accepted if member.accepted else 0.0,
         "down": member.down,
         "up": member.up,

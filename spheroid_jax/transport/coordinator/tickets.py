@@ -34,7 +34,7 @@ class Tickets:
         if not hmac.compare_digest(wanted, upload.ticket.encode(errors="replace")):
             raise ProtocolError(
                 f"{worker} wasn't given block {upload.block}, replica "
-                f"{upload.replica} in round {upload.round}: ask for work first",
+                f"{upload.replica} in round {upload.round + 1}: ask for work first",
                 status=403,
                 code="forbidden",
             )

@@ -56,6 +56,13 @@ async def check(answer: aiohttp.ClientResponse, url: str, token: Token) -> None:
     there = answer.headers.get("Upload-Offset", "")
     if status == 409 and _is_count(there):
         raise Again(text, code=code, status=status, offset=int(there))
+    if problem and status == 401:
+        raise LinkError(
+            f"the coordinator at {url} doesn't know {token.told}, or it was revoked: "
+            "ask who runs it for a new one",
+            code=code,
+            status=status,
+        )
     if problem and status in _FINAL:
         raise LinkError(f"{url}: {text}", code=code, status=status)
     if status in (401, 403):

@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +21,10 @@ class Pace(NamedTuple):
     patience: float = 900.0  # without any progress, until a call fails
     first_patience: float = 60.0  # the same, before the coordinator was ever met
     first_delay: float = 0.5  # the most that the first pause lasts; then doubled
-    longest_delay: float = 30.0
+    # Short, so that a coordinator that is back is noticed soon. Pauses are drawn evenly
+    # from nothing to this, so even 64 workers, with a question and a sign of life each,
+    # come at some 25 a second to a coordinator that is back, and once each.
+    longest_delay: float = 10.0
     garbled: int = 4  # tries that are answered by something that makes no sense
 
 
@@ -128,8 +132,15 @@ class Tries:
             delay = min(delay, self._patience - passed)
         self._notice(
             f"{self._url}: {self._what} failed: {again}; next try in {delay:.1f} s"
+            + ("" if is_put_off else self._limit())
         )
         await self._tools.sleep(delay)
+
+    def _limit(self) -> str:
+        """For how long there are tries; told once."""
+        if self._failed > 1 or not math.isfinite(self._patience):
+            return ""
+        return f"; tries for {self._patience:.0f} s (--patience)"
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

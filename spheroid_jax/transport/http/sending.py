@@ -56,7 +56,7 @@ async def submit(
     it has, or even the verdict.
     """
     sending = _Sending(link, upload, path, progress, speed)
-    tries = link.tries(f"sending the update of round {upload.round}")
+    tries = link.tries(f"sending the update of round {upload.round + 1}")
     best = corrupted = 0
     with sending.opened():
         while True:
@@ -71,9 +71,9 @@ async def submit(
                     corrupted, best, sending.reached = corrupted + 1, 0, 0
                     if corrupted >= _CORRUPTED:
                         raise LinkError(
-                            f"{link.url}: the update of round {upload.round} arrived "
-                            f"corrupted {corrupted} times; check {path} and what is "
-                            "between here and there",
+                            f"{link.url}: the update of round {upload.round + 1} "
+                            f"arrived corrupted {corrupted} times; check {path} and "
+                            "what is between here and there",
                             code="corrupted",
                             status=error.status,
                         ) from None

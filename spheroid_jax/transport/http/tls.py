@@ -19,18 +19,22 @@ _FILE_LIMIT = 4096  # bytes
 
 
 class Token:
-    """A bearer token that doesn't show: ``reveal`` gives it."""
+    """A bearer token that doesn't show: ``reveal`` gives it.
 
-    __slots__ = ("_secret",)
+    Attributes:
+      told: what it is called in messages: where it is from.
+    """
 
-    def __init__(self, secret: str) -> None:
+    __slots__ = ("_secret", "told")
+
+    def __init__(self, secret: str, told: str = "the token of this worker") -> None:
         """Raises ValueError, without the token, if it can't be one."""
         if not _TOKEN.fullmatch(secret):
             raise ValueError(
                 "a token is 16 to 512 letters, digits and -._~+/ with = at the end, "
                 "this one isn't; ask who runs the coordinator for another"
             )
-        self._secret = secret
+        self._secret, self.told = secret, told
 
     def reveal(self) -> str:
         """The token itself."""
@@ -73,7 +77,7 @@ def read_token(path: Path) -> Token:
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         _log.warning("token file %s can be read by others; chmod 600 %s", path, path)
     try:
-        return Token(lines[0])
+        return Token(lines[0], f"the token in {path}")
     except ValueError as error:
         raise ValueError(f"token file {path}: {error}") from None
 

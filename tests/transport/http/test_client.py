@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -12,7 +13,7 @@ from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http.asking import Timeouts
 from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.retry import Pace, retry_after
-from spheroid_jax.transport.http.tls import Token
+from spheroid_jax.transport.http.tls import Token, read_token
 from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import (
     Heartbeat,
@@ -142,7 +143,7 @@ def test_a_refusal_is_final(fault: Fault, code: str, status: int) -> None:
             with pytest.raises(LinkError) as said:
                 await s.link.heartbeat(BEAT)
             assert (said.value.code, said.value.status) == (code, status)
-            assert str(said.value).startswith(s.link.url)
+            assert s.link.url in str(said.value)
             assert len(s.coordinator.asked) == 1
 
     run(scenario())
@@ -196,6 +197,41 @@ def test_a_coordinator_that_was_never_met_is_given_up_earlier() -> None:
         async with setting(*[cut] * 99, pace=Pace(first_patience=3.0)) as s:
             with pytest.raises(LinkError, match="in 3 s"):
                 await s.link.register(REGISTER)
+
+    run(scenario())
+
+
+def test_a_token_that_isnt_known_is_told_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.token"
+    path.write_text(SECRET)
+    path.chmod(0o600)
+
+    async def scenario() -> None:
+        async with (
+            setting(problem(401, "unauthorized")) as s,
+            HttpLink(s.link.url, read_token(path)) as link,
+        ):
+            with pytest.raises(LinkError) as said:
+                await link.heartbeat(BEAT)
+            assert str(said.value) == (
+                f"the coordinator at {s.link.url} doesn't know the token in {path}, or "
+                "it was revoked: ask who runs it for a new one"
+            )
+
+    run(scenario())
+
+
+def test_for_how_long_there_are_tries_is_told_once() -> None:
+    pace = Pace(first_patience=600.0)
+
+    async def scenario() -> None:
+        async with setting(*[cut] * 9, pace=pace) as s:
+            await s.link.heartbeat(BEAT)
+            assert len(s.notices) == 9
+            assert s.notices[0].endswith("; tries for 600 s (--patience)")
+            assert not [line for line in s.notices[1:] if "600" in line]
+            # A coordinator that is back is noticed soon.
+            assert max(s.clock.slept) == 10.0
 
     run(scenario())
 
