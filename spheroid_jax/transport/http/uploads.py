@@ -189,7 +189,9 @@ class Uploads:
                     f"upload {name} has {part.size} of {part.upload.bytes} bytes",
                     part.size,
                 )
-            if await self._run(part.digest) != part.upload.blake3:
+            digest = await self._run(part.digest)
+            self._check_there(part)  # its round may have ended meanwhile
+            if digest != part.upload.blake3:
                 self._forget(part)
                 raise ProtocolError(
                     f"the bytes of {name} aren't those announced; send it again from "

@@ -13,11 +13,12 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from blake3 import blake3
 
 from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http.bodies import Body
 from spheroid_jax.transport.http.limits import Limits
-from spheroid_jax.transport.http.parts import UPLOAD_NAME, WrongOffset
+from spheroid_jax.transport.http.parts import UPLOAD_NAME, Part, WrongOffset
 from spheroid_jax.transport.http.uploads import Uploads
 from spheroid_jax.transport.protocol import ProtocolError, Upload, Verdict
 from tests.transport.http.server_fakes import (
@@ -638,5 +639,24 @@ def test_a_part_that_is_being_committed_isnt_dropped(tmp_path: Path) -> None:
         assert (await committing)["verdict"] == "accepted"
         assert there.uploads.drop(100) == 1
         assert list((tmp_path / "parts").iterdir()) == []
+
+    run(tmp_path, test)
+
+
+def test_a_part_that_is_dropped_while_it_is_hashed_isnt_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(there: Served) -> None:
+        await post(there)
+        await patch(there, 0, DATA)
+
+        def digest(part: Part) -> str:
+            assert there.uploads.drop(100) == 1  # its round ends at this moment
+            return blake3(DATA).hexdigest()
+
+        monkeypatch.setattr(Part, "digest", digest)
+        async with there.http.post(f"{PART}/commit", json={}) as answer:
+            await refused(answer, 404, "unknown")
+        assert there.coordinator.commits == 0
 
     run(tmp_path, test)
