@@ -15,14 +15,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spheroid_jax.commandline import Parser
 from spheroid_jax.fields import ConfigError
-from spheroid_jax.runs.exchange.frame import keep_compiled
+from spheroid_jax.parser import Parser
 from spheroid_jax.serving.errors import ServingError
-from spheroid_jax.serving.generate import Generated, generate
-from spheroid_jax.serving.loading import load_model
-from spheroid_jax.serving.methods import ANSWERS, FILLS, Method
+from spheroid_jax.serving.methods import ANSWERS, FILLS, Method, Sampling
+from spheroid_jax.serving.showing import Showing
+
+if TYPE_CHECKING:
+    from spheroid_jax.serving.generate import Generated
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,6 +77,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("there is no prompt: add --prompt=TEXT or --prompt-file=FILE")
     if options.samples < 1:
         raise ConfigError(f"--samples is {options.samples}: give a number from 1")
+    if options.length < 0:
+        raise ConfigError(f"length is {options.length}: give a number of bytes from 0")
     return options
 
 
@@ -87,47 +91,74 @@ def _read(name: str) -> bytes:
 
 def _run(options: argparse.Namespace) -> None:
     method = Method.parse(options.method, options.fill)
-    keep_compiled()
-    stages, parts, facts = load_model(options.checkpoint, round_=options.round)
     # The shell hands bytes that aren't UTF-8 over as half surrogate pairs.
     given = [p if isinstance(p, bytes) else _bytes(p) for p in options.prompt]
     prompts = [p for p in given for _ in range(options.samples)]
-    began = time.perf_counter()
-    result = generate(
-        stages,
-        parts,
-        prompts,
-        options.length,
-        method,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        seed=options.seed,
-        stop=[_bytes(text) for text in options.stop],
-        answer=options.answer,
+    stop = tuple(_bytes(text) for text in options.stop)
+    how = Sampling(
+        options.temperature, options.top_k, options.top_p, options.seed, stop
     )
+    # JAX takes seconds to import: only now, when the command line is right.
+    from spheroid_jax.runs.exchange.frame import keep_compiled
+    from spheroid_jax.serving.generate import generate
+    from spheroid_jax.serving.loading import load_model
+
+    keep_compiled()
+    _say(f"loads {options.checkpoint} ...")
+    stages, parts, facts = load_model(options.checkpoint, round_=options.round)
+    several = len(prompts) > 1 or sys.stdout.isatty()
+    showing = Showing(
+        None if options.json else _write,
+        b"\n" if several else b"",
+        _say,
+        together=sys.stdout.isatty(),
+    )
+    began = time.perf_counter()
+    try:
+        result = generate(
+            stages,
+            parts,
+            prompts,
+            options.length,
+            method,
+            temperature=how.temperature,
+            top_k=how.top_k,
+            top_p=how.top_p,
+            seed=how.seed,
+            stop=how.stop,
+            answer=options.answer,
+            watch=showing,
+        )
+    finally:
+        showing.close()
+    showing.finish(result.texts)
     seconds = time.perf_counter() - began
-    for row, prompt in enumerate(prompts):
-        if options.json:
+    if options.json:
+        for row, prompt in enumerate(prompts):
             print(_json(prompt, result, row, (options.seed + row) % 2**32))
-            continue
-        sys.stdout.buffer.write(result.texts[row])
-        if len(prompts) > 1 or sys.stdout.isatty():
-            sys.stdout.buffer.write(b"\n")
     sys.stdout.flush()
     written, trips = sum(map(len, result.texts)), sum(result.trips)
-    print(
+    _say(
         f"{facts.config} ({facts.method}, round {facts.round}): {written} bytes in "
-        f"{trips} trips by {method}, {seconds:.1f} s with compiling",
-        file=sys.stderr,
+        f"{trips} trips by {method}, {seconds:.1f} s with compiling"
     )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _write(data: bytes) -> None:
+    """At once: who reads sees a text while it is written."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def _json(prompt: bytes, result: Generated, row: int, seed: int) -> str:
+def _json(prompt: bytes, result: "Generated", row: int, seed: int) -> str:
     text = result.texts[row]
     return json.dumps(
         {

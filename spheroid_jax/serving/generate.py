@@ -7,7 +7,7 @@ what every exact method writes anywhere, for the same seed.
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -45,6 +45,29 @@ class Generated:
     logprobs: list[list[float]]
 
 
+class Watch(Protocol):
+    """Who wants to see texts while they are written."""
+
+    def sweep(self, texts: int, positions: int, fill: str) -> None:
+        """One is about to be computed; of a new shape it is compiled first."""
+
+    def wrote(self, row: int, data: bytes, done: bool) -> None:
+        """Bytes of a prompt's text that stand, after those told; maybe the last."""
+
+
+class _Shifted(NamedTuple):
+    """A watch whose rows begin at ``first``."""
+
+    watch: Watch
+    first: int
+
+    def sweep(self, texts: int, positions: int, fill: str) -> None:
+        self.watch.sweep(texts, positions, fill)
+
+    def wrote(self, row: int, data: bytes, done: bool) -> None:
+        self.watch.wrote(self.first + row, data, done)
+
+
 def generate(
     stages: Stages,
     params: Params,
@@ -60,6 +83,7 @@ def generate(
     stop: Sequence[bytes | str] = (),
     answer: str = "last",
     batch: int = 64,
+    watch: Watch | None = None,
 ) -> Generated:
     """Writes up to ``length`` bytes after each prompt.
 
@@ -83,6 +107,7 @@ def generate(
       stop: sequences that end a text.
       answer: ``last``, or ``ensemble`` of all blocks.
       batch: texts that are written at once; each has a slot of the cache.
+      watch: told what happens meanwhile.
 
     Raises:
       ServingError: an argument makes no sense, or the model's parameters aren't finite.
@@ -111,7 +136,9 @@ def generate(
     ]
     parts = params if isinstance(params, tuple) else split(stages, params)
     for first in range(0, len(decoders), batch):
-        _write(stages, parts, decoders[first : first + batch], answer, batch)
+        some = decoders[first : first + batch]
+        seen = None if watch is None else _Shifted(watch, first)
+        _write(stages, parts, some, answer, batch, seen)
     return Generated(
         [decoder.output for decoder in decoders],
         [decoder.trips for decoder in decoders],
@@ -197,6 +224,7 @@ def _write(
     decoders: list[Decoder],
     answer: str,
     batch: int,
+    watch: Watch | None,
 ) -> None:
     """Drives decoders, each in the slot of its number, until all are done."""
     slots = bucket(len(decoders), batch, _ROWS)
@@ -208,8 +236,13 @@ def _write(
             bucket(len(turn), slots, _ROWS),
             _positions(max(s.count for s in turn.values()), stages[0].places),
         )
+        if watch is not None:
+            texts, positions = rows.bytes.shape
+            watch.sweep(texts, positions, fill)
         caches, drawn = sweep(stages, parts, caches, rows, fill=fill, answer=answer)
-        _give(drawn, turn, decoders)
+        for slot, data in _give(drawn, turn, decoders):
+            if watch is not None:
+                watch.wrote(slot, data, bool(decoders[slot].finish))
 
 
 def _positions(count: int, places: int) -> int:
@@ -254,8 +287,11 @@ def _row(slot: int, s: Sweep, sampling: Sampling) -> Row:
     )
 
 
-def _give(drawn: Drawn, turn: dict[int, Sweep], decoders: list[Decoder]) -> None:
-    """Hands every decoder its bytes."""
+def _give(
+    drawn: Drawn, turn: dict[int, Sweep], decoders: list[Decoder]
+) -> list[tuple[int, bytes]]:
+    """Hands every decoder its bytes; by slot, those that stand."""
+    made = []
     bytes_, logprobs, context = jax.device_get(drawn)
     for row, (slot, s) in enumerate(turn.items()):
         window = slice(s.known - 1, s.count)
@@ -266,6 +302,8 @@ def _give(drawn: Drawn, turn: dict[int, Sweep], decoders: list[Decoder]) -> None
                 "the checkpoint, are broken"
             )
         used = context[row, s.known : s.count] if s.fill == "drafted" else []
-        decoders[slot].take(
+        data = decoders[slot].take(
             bytes(bytes_[row, window].tolist()), bytes(list(used)), logs.tolist()
         )
+        made.append((slot, data))
+    return made

@@ -85,7 +85,7 @@ def _mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "--stage is missing"),
+        ([], "say what to serve: --local"),
         (["--stage=0"], "--checkpoint is missing"),
         (["--stage=x"], "--stage"),
         (["--listen=nowhere"], "HOST:PORT"),
@@ -99,6 +99,7 @@ def _mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
         (["--certificate=no.pem", "--key=no.pem"], "no.pem"),
         (["--ca=no.pem"], "no.pem"),
         (["--nonsense"], "--nonsense"),
+        (["--listen=0.0.0.0:0"], "--insecure"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(
@@ -129,7 +130,6 @@ def test_tokens_are_needed(
         (["--stage=7"], "7"),
         (["--round=9"], "round 9"),
         (["--of=3"], "2 blocks"),
-        (["--listen=0.0.0.0:0"], "--insecure"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(
@@ -145,17 +145,23 @@ def test_what_cannot_be_served_is_one_line(
     assert said in line
 
 
-def test_a_taken_port_is_one_line(
-    run: Path, token: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("how", ["stage", "local", "frontend"])
+def test_a_taken_port_is_one_line_before_anything_is_loaded(
+    how: str, token: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    own = {
+        "stage": ["--stage=0", "--checkpoint=nowhere", f"--token-file={token}"],
+        "local": ["--local", "--checkpoint=nowhere"],
+        "frontend": ["--frontend", "--stages=127.0.0.1:1", f"--token-file={token}"],
+    }
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"--listen=127.0.0.1:{taken.getsockname()[1]}"
-        status, line = _mistake(
-            capsys,
-            *("--stage=0", f"--checkpoint={run}", f"--token-file={token}"),
-            *("--warm=none", listen),
-        )
-    assert (status, "another --listen" in line) == (1, True)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, line = _mistake(capsys, *own[how], f"--listen={address}")
+    assert status == 1
+    assert line == (
+        f"error: {address} is taken by another process: end it, or choose another "
+        "--listen"
+    )
 
 
 class _Process:

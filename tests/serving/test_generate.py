@@ -256,6 +256,37 @@ def test_a_row_that_stops_leaves_the_others_alone(served, token):
     assert result.trips[1] == 5
 
 
+class Seen:
+    """Bytes of every row, as they came, and who is done."""
+
+    def __init__(self):
+        self.texts, self.sweeps, self.done = {}, 0, []
+
+    def sweep(self, texts, positions, fill):
+        assert texts >= 1 <= positions
+        assert fill
+        self.sweeps += 1
+
+    def wrote(self, row, data, done):
+        self.texts[row] = self.texts.get(row, b"") + data
+        self.done += [row] * done
+
+
+def test_who_watches_sees_the_texts_as_they_become(served, token):
+    stages, parts, _ = served
+    stop, seen = token.texts[1][3:5], Seen()
+    how = {"seed": SEED, "stop": [stop, "€€"], "watch": seen}
+    result = generate(stages, parts, PROMPTS, LENGTH, **how)
+    assert [seen.texts[row] for row in range(len(PROMPTS))] == result.texts
+    assert sorted(seen.done) == list(range(len(PROMPTS)))
+    assert seen.done[0] == 1  # the one that stops
+    assert seen.sweeps >= LENGTH
+    # In parts: rows are those of all prompts.
+    again = Seen()
+    generate(stages, parts, PROMPTS, LENGTH, seed=SEED, batch=2, watch=again)
+    assert [again.texts[row] for row in range(len(PROMPTS))] == token.texts
+
+
 def test_a_reference_writes_byte_by_byte_however_it_is_cut():
     shape = TransformerShape(width=WIDTH, heads=2, mlp_width=32, layers=2)
     model = Autoregressive(shape, interface(noisy=False))

@@ -5,18 +5,21 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from spheroid_jax.runs.exchange.frame import say
 
+AFTER_COMPILE = "stops after this compile"
 
-def signals(said: str) -> asyncio.Event:
-    """Set by the first signal, when ``said`` is said; the second ends it at once."""
+
+def signals(said: Callable[[], str]) -> asyncio.Event:
+    """Set by the first signal, when ``said()`` is said; the second ends it at once."""
     stopped = asyncio.Event()
 
     def stop() -> None:
         if stopped.is_set():
             leave(130)
-        say(f"{said}; a second Ctrl-C stops at once")
+        say(f"{said()}; a second Ctrl-C stops at once")
         stopped.set()
 
     loop = asyncio.get_running_loop()

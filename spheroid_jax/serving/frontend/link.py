@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
 from spheroid_jax.serving.frontend.model import Part, part_of
+from spheroid_jax.serving.frontend.said import is_rejection, told, why
 from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.wire.connection import Connection, Handler
 from spheroid_jax.serving.wire.limits import WireError
@@ -22,19 +23,6 @@ from spheroid_jax.serving.wire.messages import (
 
 log = logging.getLogger(__name__)
 State = Literal["connecting", "up", "suspected", "draining", "down", "refused"]
-
-
-# What clients are told of a connection's end, or that there is none.
-_TOLD = {
-    "unreachable": "it can't be reached",
-    "untrusted": "no TLS with a certificate that is trusted",
-    "unauthorized": "it doesn't take the token, or hasn't the same",
-    "revoked": "the token was revoked",
-    "version": "it is of another version",
-    "slow": "it is too slow",
-    "closed": "it closed the connection",
-    "lost": "its connection was lost",
-}
 
 # Connects to an address, and has the handler told what comes from there.
 Dial = Callable[[str, Handler], Awaitable[Connection]]
@@ -62,6 +50,7 @@ class StageLink:
       told: the same for clients: no addresses.
       pong: the newest.
       texts: those of this front end that use it now.
+      rejected: it doesn't know our token, as it said last.
     """
 
     def __init__(
@@ -73,6 +62,7 @@ class StageLink:
         self.why = self.told = "it wasn't reached yet"
         self.pong = Pong(0)
         self.texts = 0
+        self.rejected = False
         self._dial, self._settings, self._owner = dial, settings, owner
         self._wire: Connection | None = None
         self._heard = 0.0
@@ -125,20 +115,27 @@ class StageLink:
                 if asyncio.get_running_loop().time() - began > most:
                     pause = least
                 # Spread, or all front ends would come back at the same moment.
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(self._spread(pause))
                 pause = min(2 * pause, most)
         finally:
             for task in list(self._sending):
                 task.cancel()
             await asyncio.gather(*self._sending, return_exceptions=True)
 
+    def _spread(self, pause: float) -> float:
+        # Whoever asks again and again with a wrong token fills its stage's log.
+        if self.rejected:
+            pause = max(pause, self._settings.rejected)
+        return pause * random.uniform(0.5, 1.0)
+
     async def _once(self) -> None:
         """A connection, from its beginning to its end."""
         try:
             wire = await self._dial(self.address, self._take)
         except (WireError, ValueError) as error:
-            self._become("down", str(error), _told(error))
+            self._fail(error)
             return
+        self.rejected = False
         try:
             try:
                 self.part = part_of(wire.facts)
@@ -165,11 +162,11 @@ class StageLink:
                 try:
                     await wire.send(Ping(self._pings))
                 except WireError as error:
-                    self._become("down", str(error), _told(error))
+                    self._fail(error)
                     return
                 await asyncio.wait([ended], timeout=settings.ping)
                 if ended.done():
-                    self._become("down", str(ended.result()), _told(ended.result()))
+                    self._fail(ended.result())
                     return
                 if time() - before > 2 * settings.ping + 0.5:
                     continue  # it was us who had no time
@@ -202,14 +199,15 @@ class StageLink:
         else:
             self._become("up", "answers")
 
-    def _become(self, state: State, why: str, told: str | None = None) -> None:
+    def _fail(self, error: Exception) -> None:
+        """There is no connection, or none any more."""
+        self.rejected = is_rejection(error)
+        state: State = "refused" if self.rejected else "down"
+        self._become(state, why(error, self.address), told(error))
+
+    def _become(self, state: State, reason: str, public: str | None = None) -> None:
         changed = state != self.state
-        self.state, self.why, self.told = state, why, told or why
+        self.state, self.why, self.told = state, reason, public or reason
         if changed:
-            log.info("stage %s: %s (%s)", self.address, state, why)
-            self._owner.changed(self, why)
-
-
-def _told(error: Exception) -> str:
-    code = error.code if isinstance(error, WireError) else ""
-    return _TOLD.get(code, "its connection failed")
+            log.info("stage %s: %s (%s)", self.address, state, reason)
+            self._owner.changed(self, reason)

@@ -16,6 +16,7 @@ class Settings:
       pong: seconds without an answer after which a stage is suspected to hang.
       oldest: seconds that a stage may compute on one sweep before it is suspected.
       backoff: least and most seconds before a stage is dialled again.
+      rejected: seconds before one that doesn't know our token is dialled again.
       attempts: at most so many times is a request begun anew.
       queue: requests that may wait for a place; one more gets 429.
       retry_after: seconds that it is told to wait.
@@ -35,6 +36,7 @@ class Settings:
     pong: float = 5.0
     oldest: float = 60.0
     backoff: tuple[float, float] = (0.1, 5.0)
+    rejected: float = 30.0
     attempts: int = 16
     queue: int = 256
     retry_after: float = 1.0

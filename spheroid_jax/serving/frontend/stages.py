@@ -28,6 +28,7 @@ class Stages:
     Attributes:
       model: that is served; None before a stage was reached.
       trips: that are on their way.
+      rejected: set if no stage at all has known our token.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Stages:
     ) -> None:
         self.model: Model | None = None
         self.trips = Trips()
+        self.rejected = asyncio.Event()
         self.links = [
             StageLink(address, place, dial, settings, self)
             for place, address in enumerate(addresses)
@@ -168,6 +170,8 @@ class Stages:
         if before is not None and before != self.model and self.model is not None:
             self._say(f"model {self.model.name} {self.model.fingerprint} takes over")
         self._tell(link, why)
+        if self.model is None and all(one.rejected for one in self.links):
+            self.rejected.set()
         if link.state in ("down", "refused", "connecting"):
             self.trips.lost(link.address, "gone", self._news_of(link))
         self._route_around()
@@ -211,6 +215,9 @@ class Stages:
             )
         if self._said.get(link.address) != state:
             self._said[link.address] = state
+            if link.rejected:
+                self._say(why)
+                return
             held = "" if part is None else f" block {part.index} of {part.count}"
             self._say(f"stage {link.address}{held}: {state} ({why})")
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host import sweeps
+from spheroid_jax.serving.host.compiling import Compiling
 from spheroid_jax.serving.host.computing import Computes, Shape
 from spheroid_jax.serving.host.engine import CacheLost, Made
 from spheroid_jax.serving.host.forward import Forwarder
@@ -18,6 +19,7 @@ from spheroid_jax.serving.host.settings import HostSettings
 from spheroid_jax.serving.host.slots import Held, RequestKey, Slots
 from spheroid_jax.serving.host.thread import OneThread
 from spheroid_jax.serving.host.waiting import Item, Waiting
+from spheroid_jax.serving.packing import bucket
 from spheroid_jax.serving.wire.messages import (
     Arrays,
     Close,
@@ -69,6 +71,7 @@ class StageHost:
         self._waiting: Waiting[_Asked] = Waiting(settings.queue)
         self._more = asyncio.Event()  # something waits
         self._thread = OneThread("compute")
+        self._compiling = Compiling(self._thread, say)
         self._began: float | None = None  # of what is computed now
         self._inside: list[Held] = []  # likewise
         self._computed = 0
@@ -76,17 +79,22 @@ class StageHost:
         self._tasks: list[asyncio.Task[None]] = []
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def compiling(self) -> bool:
+        """Whether a program is compiled just now."""
+        return self._compiling.busy
+
     async def warm(self, shapes: Iterable[Shape]) -> None:
-        """Compiles programs."""
+        """Compiles programs; cancelled, it ends after the one that is begun."""
         for shape in shapes:
-            before = time.monotonic()
-            await self._thread.call(self._engine.warm, *shape)
-            seconds = time.monotonic() - before
-            if seconds > 1.0:
-                self._say(
-                    f"compiled {shape.rows} x {shape.positions} positions, "
-                    f"{shape.fill}: {seconds:.1f} s"
-                )
+            compiling = asyncio.ensure_future(
+                self._compiling.run(shape, "ahead", self._engine.warm, *shape)
+            )
+            try:
+                await asyncio.shield(compiling)
+            except asyncio.CancelledError:
+                await asyncio.wait([compiling])
+                raise
 
     def start(self) -> None:
         """Begins to compute what comes."""
@@ -241,11 +249,16 @@ class StageHost:
     async def _compute(self, batch: list[Item[_Asked]]) -> None:
         asked = [item.payload for item in batch]
         works = [sweeps.work_of(a.sweep, a.arrays, a.held.slot) for a in asked]
-        _, fill, answer = batch[0].group
+        places, fill, answer = batch[0].group
+        rows = bucket(len(batch), self.settings.max_batch)
         self._began = began = time.monotonic()
         self._inside = [a.held for a in asked]
         try:
-            made = await self._thread.call(self._engine.compute, works, fill, answer)
+            made = await self._compiling.run(
+                Shape(rows, places, fill, answer),
+                "first text of this shape",
+                *(self._engine.compute, works, fill, answer),
+            )
         except Exception as error:
             self._failed(asked, error)
             return

@@ -312,6 +312,7 @@ async def house(
     fingerprints: dict[int, str] | None = None,
     start: bool = True,
     limits: Limits = LIMITS,
+    credentials: Credentials = CREDENTIALS,
 ) -> AsyncIterator[House]:
     """A front end over fake stages; ``replicas`` of each block.
 
@@ -319,6 +320,7 @@ async def house(
       fingerprints: of stages that hold another model, by their place in the list.
       start: whether the stages are there from the beginning.
       limits: of HTTP.
+      credentials: of the front end.
     """
     it = House()
     others: dict[str, FakeStage] = {}
@@ -334,7 +336,7 @@ async def house(
     identity = Identity("frontend")
 
     async def connect(address: str, handler: Handler) -> Connection:
-        return await dial(address, CREDENTIALS, handler, identity=identity)
+        return await dial(address, credentials, handler, identity=identity)
 
     addresses = [stage.address for stage in it.stages]
     it.frontend = assemble(

@@ -1,11 +1,12 @@
-"""What the command line of a stage says of whom it may dial."""
+"""What the command line of a stage says."""
 
 from pathlib import Path
 
 import pytest
 
 from spheroid_jax.fields import ConfigError
-from spheroid_jax.runs.serving.options import StageOptions, parse
+from spheroid_jax.serving.options.stage import STAGE_FILLS, StageOptions, parse
+from spheroid_jax.serving.stages import FILLS
 
 
 def parsed(folder: Path, *more: str) -> StageOptions:
@@ -36,3 +37,9 @@ def test_what_is_no_list_of_hosts_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--peers: .*http://b.*HOST") as said:
         parsed(tmp_path, "--peers=b:8480,http://b")
     assert "\n" not in str(said.value)
+
+
+def test_every_fill_of_a_stage_can_be_warm(tmp_path: Path) -> None:
+    assert sorted(STAGE_FILLS) == sorted(FILLS)
+    flag = "--warm=" + ",".join(f"4:{fill}" for fill in FILLS)
+    assert parsed(tmp_path, flag).warm == tuple((4, fill) for fill in FILLS)

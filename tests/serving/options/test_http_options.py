@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spheroid_jax.fields import ConfigError
-from spheroid_jax.runs.serving import frontend, local
+from spheroid_jax.serving.options import frontend, local
 from spheroid_jax.transport.ledger import Ledger
 from spheroid_jax.transport.tokens import mint
 
