@@ -7,7 +7,7 @@ what every exact method writes anywhere, for the same seed.
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.methods import Method, Sampling, check_answer
 from spheroid_jax.serving.packing import Row, bucket, pack
 from spheroid_jax.serving.rows import Drawn, Passed, Rows
+from spheroid_jax.serving.showing import Shifted, Watch
 from spheroid_jax.serving.stages import AUTOREGRESSIVE, Stage
 
 Stages = tuple[Stage, ...]
@@ -43,29 +44,6 @@ class Generated:
     trips: list[int]
     finish: list[str]
     logprobs: list[list[float]]
-
-
-class Watch(Protocol):
-    """Who wants to see texts while they are written."""
-
-    def sweep(self, texts: int, positions: int, fill: str) -> None:
-        """One is about to be computed; of a new shape it is compiled first."""
-
-    def wrote(self, row: int, data: bytes, done: bool) -> None:
-        """Bytes of a prompt's text that stand, after those told; maybe the last."""
-
-
-class _Shifted(NamedTuple):
-    """A watch whose rows begin at ``first``."""
-
-    watch: Watch
-    first: int
-
-    def sweep(self, texts: int, positions: int, fill: str) -> None:
-        self.watch.sweep(texts, positions, fill)
-
-    def wrote(self, row: int, data: bytes, done: bool) -> None:
-        self.watch.wrote(self.first + row, data, done)
 
 
 def generate(
@@ -137,7 +115,7 @@ def generate(
     parts = params if isinstance(params, tuple) else split(stages, params)
     for first in range(0, len(decoders), batch):
         some = decoders[first : first + batch]
-        seen = None if watch is None else _Shifted(watch, first)
+        seen = None if watch is None else Shifted(watch, first)
         _write(stages, parts, some, answer, batch, seen)
     return Generated(
         [decoder.output for decoder in decoders],

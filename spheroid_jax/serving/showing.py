@@ -3,6 +3,32 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Watch(Protocol):
+    """Who wants to see texts while they are written."""
+
+    def sweep(self, texts: int, positions: int, fill: str) -> None:
+        """One is about to be computed; of a new shape it is compiled first."""
+
+    def wrote(self, row: int, data: bytes, done: bool) -> None:
+        """Bytes of a prompt's text that stand, after those told; maybe the last."""
+
+
+class Shifted(NamedTuple):
+    """A watch whose rows begin at ``first``."""
+
+    watch: Watch
+    first: int
+
+    def sweep(self, texts: int, positions: int, fill: str) -> None:
+        """One is about to be computed."""
+        self.watch.sweep(texts, positions, fill)
+
+    def wrote(self, row: int, data: bytes, done: bool) -> None:
+        """Bytes of a text, and whether they are its last."""
+        self.watch.wrote(self.first + row, data, done)
 
 
 class Showing:

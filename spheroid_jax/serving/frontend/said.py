@@ -35,7 +35,9 @@ def why(error: Exception, address: str) -> str:
             f"it can't be reached: {reason}; is it running, and is the address right?"
         )
     text = str(error)
-    return text.removeprefix(f"{address} ").removeprefix(f"{address}: ")
+    if text.startswith(f"{address} "):
+        return f"it {text.removeprefix(address).strip()}"
+    return text.removeprefix(f"{address}: ")
 
 
 def is_rejection(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from spheroid_jax.serving.host.computing import Shape
@@ -72,6 +72,18 @@ class Compiling:
         if told:
             self._say(f"compiled in {time.monotonic() - began:.1f} s")
         return value
+
+    async def ahead(
+        self, shapes: Iterable[Shape], warm: Callable[[int, int, str, str], None]
+    ) -> None:
+        """Compiles programs, one by one; cancelled, it ends after the one in hand."""
+        for shape in shapes:
+            compiling = asyncio.ensure_future(self.run(shape, "ahead", warm, *shape))
+            try:
+                await asyncio.shield(compiling)
+            except asyncio.CancelledError:
+                await asyncio.wait([compiling])
+                raise
 
 
 def described(shape: Shape) -> str:

@@ -86,15 +86,7 @@ class StageHost:
 
     async def warm(self, shapes: Iterable[Shape]) -> None:
         """Compiles programs; cancelled, it ends after the one that is begun."""
-        for shape in shapes:
-            compiling = asyncio.ensure_future(
-                self._compiling.run(shape, "ahead", self._engine.warm, *shape)
-            )
-            try:
-                await asyncio.shield(compiling)
-            except asyncio.CancelledError:
-                await asyncio.wait([compiling])
-                raise
+        await self._compiling.ahead(shapes, self._engine.warm)
 
     def start(self) -> None:
         """Begins to compute what comes."""

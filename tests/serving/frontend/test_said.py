@@ -40,7 +40,7 @@ def test_a_stage_that_is_not_there_is_said_in_plain_words() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "expected"),
     [
-        ("a:1 is of version 2", "version", "is of version 2"),
+        ("a:1 is of version 2", "version", "it is of version 2"),
         ("a:1: a frame was damaged", "corrupt", "a frame was damaged"),
         ("no word of it", "lost", "no word of it"),
     ],
@@ -52,7 +52,7 @@ def test_the_address_is_said_once(text: str, code: str, expected: str) -> None:
 def test_what_tls_says_is_kept() -> None:
     error = WireError("a:1 has a certificate that isn't trusted (expired)", "untrusted")
     error.__context__ = ssl.SSLError(1, "[SSL] odd")
-    assert why(error, "a:1") == "has a certificate that isn't trusted (expired)"
+    assert why(error, "a:1") == "it has a certificate that isn't trusted (expired)"
 
 
 def test_a_wrong_token_is_one_line_a_stage_and_known_at_once() -> None:
