@@ -34,11 +34,14 @@ async def append_all(
     """
     appending = _Appending(part, descriptor, pool)
     try:
-        async for piece in pieces:
-            await appending.put(piece)
+        try:
+            async for piece in pieces:
+                await appending.put(piece)
+        finally:
+            await appending.end()
+        appending.check()
     finally:
-        await appending.end()
-    appending.check()
+        appending.forget()
 
 
 class _Appending:
@@ -83,6 +86,14 @@ class _Appending:
                 cancelled = error
         if cancelled is not None:
             raise cancelled
+
+    def forget(self) -> None:
+        """Lets go of what went wrong.
+
+        It knows this frame, and so pieces of megabytes: with a full disk, where there
+        are many such errors, they would wait for the garbage collector.
+        """
+        self._failure = None
 
     def _start(self) -> None:
         try:

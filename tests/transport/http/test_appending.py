@@ -1,9 +1,11 @@
 """Pieces end in the part in order and whole, whatever ends their coming."""
 
 import asyncio
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -207,3 +209,37 @@ def test_who_sends_without_end_lets_others_have_a_turn(tmp_path: Path) -> None:
         return there
 
     assert asyncio.run(run()) < 150
+
+
+def test_a_disk_that_fails_holds_no_buffers(tmp_path: Path) -> None:
+    """Not even until garbage is collected: with a full disk every upload ends so."""
+
+    class Buffer(bytearray):
+        """That can be watched."""
+
+    watched: list[weakref.ref[Buffer]] = []
+
+    async def from_buffers() -> AsyncGenerator[memoryview, None]:
+        for piece in PIECES:
+            buffer = Buffer(piece)
+            watched.append(weakref.ref(buffer))
+            yield memoryview(buffer)
+
+    async def fails(part: Part, descriptor: int, pool: ThreadPoolExecutor) -> str:
+        try:
+            await append_all(part, descriptor, from_buffers(), pool)
+        except OSError as error:
+            return str(error)
+        return ""
+
+    part = part_of(tmp_path, stops_at=5, fails=True)
+    descriptor = os.open(part.path, os.O_RDWR | os.O_CREAT)
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            assert asyncio.run(fails(part, descriptor, pool)) == "broken"
+        assert len(watched) > 5
+        assert [ref() for ref in watched] == [None] * len(watched)
+    finally:
+        gc.enable()
+        os.close(descriptor)
