@@ -27,6 +27,7 @@ from spheroid_jax.transport.ledger_rows import (
     RoundRow,
     TokenRow,
     plain_json,
+    take_up_losses,
     update_of,
     update_row,
 )
@@ -85,6 +86,7 @@ class Ledger(TokenTable):
             raise LedgerError(f"there is no ledger {path}: name another run directory")
         file = database.Database(path, SCHEMA, VERSION, STEPS)
         try:
+            take_up_losses(file)
             ledger = cls(path, file)
             if run is not None and ledger.run != run:
                 raise LedgerError(

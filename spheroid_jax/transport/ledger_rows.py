@@ -91,15 +91,31 @@ class Duplicate(ValueError):
         self.which, self.other = which, other
 
 
+_LOSSES = "note.ce"  # where version 1 kept the losses of all evaluations
+
+
 def _with_evaluations(file: Database, db: sqlite3.Connection) -> None:
     """Version 1 kept the losses of all evaluations in one note, anew at each."""
     db.execute(SCHEMA["evaluations"])
-    key = "note.ce"
-    for row in db.execute("SELECT * FROM notes WHERE key = ?", (key,)).fetchall():
+    _move_losses(file, db)
+
+
+def _move_losses(file: Database, db: sqlite3.Connection) -> None:
+    query = "SELECT * FROM notes WHERE key = ?"
+    for row in db.execute(query, (_LOSSES,)).fetchall():
         for point in json.loads(file.proven(row)[1]):
             losses = {name: loss for name, loss in point.items() if name != "round"}
             file.put(db, "evaluations", (point["round"], json.dumps(losses)))
-    db.execute("DELETE FROM notes WHERE key = ?", (key,))
+    db.execute("DELETE FROM notes WHERE key = ?", (_LOSSES,))
+
+
+def take_up_losses(file: Database) -> None:
+    """Those that a program of version 1 has written after another one brought the
+    tables up, such as a coordinator at work while a token was added by a new release.
+    """
+    if file.rows("SELECT * FROM notes WHERE key = ?", (_LOSSES,)):
+        with file.transaction() as db:
+            _move_losses(file, db)
 
 
 STEPS = {

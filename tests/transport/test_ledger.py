@@ -1,5 +1,6 @@
 """What was promised is there exactly once, whatever happens to process and disk."""
 
+import json
 import math
 import os
 import random
@@ -24,6 +25,7 @@ from spheroid_jax.transport.ledger import (
     LedgerError,
     RoundRow,
 )
+from spheroid_jax.transport.ledger_rows import STEPS
 
 DIGEST = "ab" * 32
 
@@ -753,6 +755,23 @@ def test_a_kill_while_it_is_taken_up_leaves_the_one_or_the_other(
     db.close()
     with Ledger.open(old) as ledger:
         check_golden(ledger)
+
+
+def test_losses_of_an_old_program_that_goes_on_meanwhile_are_taken_up(
+    old: Path,
+) -> None:
+    """A coordinator of the release before, while a token is added by a new one."""
+    coordinator = database.Database(old, STEPS[1].schema, 1)
+    with Ledger.open(old) as ledger:
+        points = [*ledger.evaluations(), {"round": 4, "ce_chain": 0.5}]
+    with coordinator.transaction() as db:
+        coordinator.put(db, "notes", ("note.ce", json.dumps(points)))
+    coordinator.close()
+    for _ in range(2):
+        with Ledger.open(old) as ledger:
+            assert ledger.evaluations()[3] == {"round": 4, "ce_chain": 0.5}
+            assert len(ledger.evaluations()) == 4
+            assert ledger.noted("ce") is None
 
 
 def test_several_take_it_up_at_once(old: Path) -> None:
