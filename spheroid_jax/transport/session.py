@@ -17,6 +17,7 @@ from spheroid_jax.transport.protocol import (
 )
 
 _ASK_SECONDS = 20.0  # a question for work is held open so long
+_LEAVE_SECONDS = 15.0  # more than a look at a bucket takes
 _REGISTRATIONS = 5  # for one call
 _Answer = TypeVar("_Answer")
 
@@ -81,6 +82,7 @@ class Session:
         return await self.known(lambda: self._link.heartbeat(beat))
 
     async def leave(self) -> None:
-        """Tells that this worker goes, if it can be told."""
-        with contextlib.suppress(LinkError):
-            await self._link.leave(Leave(self.identity.session))
+        """Tells that this worker goes, if it can be told soon."""
+        with contextlib.suppress(LinkError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._link.leave(Leave(self.identity.session))

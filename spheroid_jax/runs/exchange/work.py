@@ -33,7 +33,6 @@ __all__ = ["AGAIN", "WorkerOptions", "parse", "trainer_of", "work"]
 AGAIN = "its slot is free; the same command joins again"
 _COMPILED = "stops once it has loaded and compiled"
 _NOTICE_SECONDS = 20.0  # between lines that say that a try failed
-_LEAVE_SECONDS = 3.0  # in which the coordinator is told that it won't start after all
 
 
 def work(options: WorkerOptions) -> str:
@@ -80,7 +79,7 @@ class _Process:
             task.cancel()
             return _COMPILED if self._is_known else "stops"
 
-        on_signals(stop, self._say, AGAIN)
+        on_signals(stop, self._say, "the same command joins again")
         try:
             return await self._work()
         except asyncio.CancelledError:
@@ -128,7 +127,7 @@ class _Process:
             return making.result()
         except BaseException:
             beating.cancel()
-            await self._leave()
+            await self._session.leave()
             raise
         finally:
             for task in (beating, making):
@@ -140,11 +139,6 @@ class _Process:
         while True:
             await asyncio.sleep(seconds)
             await self._session.pulse(Heartbeat(self._session.identity.session))
-
-    async def _leave(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_SECONDS):
-                await self._session.leave()
 
 
 def _link(options: WorkerOptions, notice: Callable[[str], None]) -> Link:

@@ -223,6 +223,7 @@ class Conversation:
                 await self._join(self._greeting)
 
         await self.tried("listening", attempt)
+        self._hearing.check_token()
         if self._hearing.superseded:
             raise LinkError(
                 f"{self.where}: another process has taken over as {self._name}: use "

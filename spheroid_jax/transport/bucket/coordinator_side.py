@@ -18,8 +18,9 @@ from spheroid_jax.transport.bucket.intake import BucketIntake, Keys
 from spheroid_jax.transport.bucket.layout import Run
 from spheroid_jax.transport.bucket.publishing import Publisher
 from spheroid_jax.transport.bucket.store import BlobStore
-from spheroid_jax.transport.bucket.talk import House, Talk
+from spheroid_jax.transport.bucket.talk import Talk
 from spheroid_jax.transport.bucket.tally import Tally
+from spheroid_jax.transport.bucket.voice import House
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
 from spheroid_jax.transport.protocol import VERSION, encode
 

@@ -120,10 +120,24 @@ class Hearing:
             return
         if envelope.counter <= self._counter:
             return
-        if envelope.session == session:
+        if session in (answer.ousted or []):
+            self.superseded = True
+        elif envelope.session == session:
             self._counter, self.newest = envelope.counter, answer
-        elif self.newest is not None and answer.registered is not None:
+        elif answer.ousted is None and self.newest and answer.registered:
             self.superseded = True  # this process was here, another one came
+
+    def check_token(self) -> None:
+        """Whether the newest answer is that our token is valid no longer.
+
+        It concerns whatever was said, also what wasn't read any more.
+
+        Raises:
+          LinkError: it is.
+        """
+        refusal = self.newest.refusal if self.newest is not None else None
+        if self.newest is not None and refusal is not None and refusal.status == 401:
+            self.refused(self.newest)
 
     def refused(self, answer: Answer) -> NoReturn:
         """Raises the ``LinkError`` that a refusal is."""

@@ -107,6 +107,9 @@ class Answer(msgspec.Struct, frozen=True):
     asked: Count = 0  # which question ``work`` answers
     refusal: Refusal | None = None  # of the message that was read last
     gone: list[Digest] = []  # what it wants, and there is no more
+    # Sessions of processes that are told to end, whoever the answer is to. None: a
+    # coordinator that lets a newer process take over as soon as it greets.
+    ousted: list[Session] | None = None
 
 
 class Announced(msgspec.Struct, frozen=True):

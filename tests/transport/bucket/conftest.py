@@ -70,7 +70,9 @@ class FakeCoordinator:
         self.root, self.workers, self.rounds = root, workers, rounds
         self.accepted: dict[str, bytes] = {}
         self.commits: list[str] = []
-        self.sessions: dict[str, str] = {}
+        self.sessions: dict[str, str] = {}  # that registered last
+        self.came: dict[str, list[str]] = {}  # in the order of their coming
+        self.speaker: dict[str, str] = {}
         self.round = 0
         self.up: dict[str, int] = {}
         self.down: dict[str, int] = {}
@@ -86,19 +88,35 @@ class FakeCoordinator:
 
     def restart(self) -> None:
         self.sessions.clear()
+        self.came.clear()
+        self.speaker.clear()
         self.news = asyncio.Event()
 
     async def register(self, worker: str, request: Register) -> Registered:
         if request.protocol != VERSION:
             raise ProtocolError("another version", status=409, code="version")
         self.sessions[worker] = request.session
+        came = self.came.setdefault(worker, [])
+        if request.session not in came:
+            came.append(request.session)
         return Registered(VERSION, "run", worker, {"x": 1}, "0" * 64, "", 60.0, 5.0)
 
-    def speaks(self, worker: str, session: str) -> None:
-        if worker not in self.sessions:
+    def check(self, worker: str, session: str) -> None:
+        came, speaker = self.came.get(worker, []), self.speaker.get(worker)
+        if session not in came:
             raise ProtocolError("register first", status=409, code="unknown")
-        if self.sessions[worker] != session:
+        if speaker and came.index(session) < came.index(speaker):
             raise ProtocolError("another process", status=409, code="superseded")
+
+    def speaks(self, worker: str, session: str) -> None:
+        self.check(worker, session)
+        if self.speaker.get(worker) != session:
+            self.speaker[worker] = session
+            self.tell()
+
+    def tell(self) -> None:
+        news, self.news = self.news, asyncio.Event()
+        news.set()
 
     async def work(self, worker: str, request: WorkRequest) -> Work:
         self.speaks(worker, request.session)
@@ -106,6 +124,7 @@ class FakeCoordinator:
             async with asyncio.timeout(request.wait):
                 while request.after >= self.round < self.rounds:
                     await self.news.wait()
+                    self.check(worker, request.session)
         if self.round >= self.rounds:
             return Work("stop", why="done")
         if request.after >= self.round:
@@ -115,7 +134,10 @@ class FakeCoordinator:
         return Work("train", round=self.round, deadline=100.0, items=items, ticket="t")
 
     async def heartbeat(self, worker: str, request: Heartbeat) -> Pulse:
-        self.speaks(worker, request.session)
+        if request.doing == "waiting":
+            self.check(worker, request.session)  # it may only start
+        else:
+            self.speaks(worker, request.session)
         self.beats.append(request)
         return Pulse(self.round, request.round == self.round)
 
@@ -151,8 +173,7 @@ class FakeCoordinator:
         heard = sum(n.startswith(f"{self.round}-") for n in self.accepted)
         if heard == self.workers:
             self.round += 1
-            news, self.news = self.news, asyncio.Event()
-            news.set()
+            self.tell()
         return Verdict("accepted", applies_in=request.round)
 
     def item(self, digest: str) -> Path | None:
