@@ -34,12 +34,17 @@ def serve_frontend(options: FrontendOptions) -> str:
       ConfigError: it can't be served; one line.
       LedgerError: the clients' tokens can't be read.
     """
-    asyncio.run(_serve(options))
+    asyncio.run(serve_frontend_until_stopped(options))
     say("has stopped")
     return "finished"
 
 
-async def _serve(options: FrontendOptions) -> None:
+async def serve_frontend_until_stopped(options: FrontendOptions) -> None:
+    """Serves until a signal, and gives what is being written some time then.
+
+    Raises:
+      ConfigError: it can't listen, or no stage knows its token; one line.
+    """
     stopped = asyncio.create_task(signals(lambda: STOPS).wait())
     async with running(options) as (frontend, _):
         rejected = asyncio.create_task(frontend.stages.rejected.wait())
