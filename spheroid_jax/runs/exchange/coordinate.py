@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from spheroid_jax import data, heap
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.ports import check_free
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import ending, setup, telling
 from spheroid_jax.runs.exchange.frame import say
@@ -117,6 +118,7 @@ async def _serve(
     try:
         server = await serve(app, options.host, options.port, options.context)
     except ValueError as error:
+        check_free(options.host, options.port)  # says it in our words
         raise ConfigError(str(error)) from error
     say(telling.welcome(options, server.port, coordinator.board))
     asked = asyncio.Event()

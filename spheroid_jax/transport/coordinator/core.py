@@ -28,11 +28,11 @@ from spheroid_jax.transport.coordinator.history import History
 from spheroid_jax.transport.coordinator.intake import Intake, OpenRound
 from spheroid_jax.transport.coordinator.members import Members
 from spheroid_jax.transport.coordinator.model import Arrival, Model
+from spheroid_jax.transport.coordinator.revoking import watch_tokens
 from spheroid_jax.transport.ledger import AcceptedUpdate, Ledger, LedgerError
 from spheroid_jax.transport.tokens import Tokens
 from spheroid_jax.transport.updates import NormBound
 
-_LOOK_SECONDS = 0.5  # between looks for tokens that were revoked
 _RETRY_SECONDS = 5.0  # between tries to save on a disk that refuses
 
 
@@ -105,7 +105,7 @@ class Coordinator(Desk):
             accepted for it is kept.
         """
         board = self.board
-        looking = asyncio.create_task(self._look_at_tokens())
+        looking = asyncio.create_task(watch_tokens(self))
         try:
             await self._catch_up()
             while board.round < board.settings.rounds:
@@ -127,19 +127,6 @@ class Coordinator(Desk):
         """Asks for a graceful end: what was accepted is kept, the run can go on."""
         self._stopping.set()
         self.board.tell()
-
-    async def _look_at_tokens(self) -> None:
-        """Other processes revoke them; a slot isn't to wait for its lease to end."""
-        said = ""
-        while True:
-            try:
-                self.shut_out_revoked()
-                said = ""
-            except LedgerError as error:
-                if str(error) != said:
-                    said = str(error)
-                    self.board.problem(said)
-            await asyncio.sleep(_LOOK_SECONDS)
 
     def _open(self) -> None:
         board = self.board

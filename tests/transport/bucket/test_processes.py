@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from spheroid_jax.transport.bucket import layout
 from spheroid_jax.transport.bucket.coordinator_side import serve_bucket
+from spheroid_jax.transport.bucket.hearing import Hearing
+from spheroid_jax.transport.bucket.layout import Answer, Run
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.link import LinkError
@@ -16,6 +19,7 @@ from spheroid_jax.transport.protocol import (
     VERSION,
     Heartbeat,
     Register,
+    Registered,
     WorkRequest,
 )
 from tests.transport.bucket.whole_runs import PACE, POLL
@@ -136,5 +140,42 @@ def test_a_revoked_worker_hears_it_without_a_question_open(
             assert (caught.value.code, caught.value.status) == ("unauthorized", 401)
             if replaced:
                 await at_work(new, NEW)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("ousted", "ends"),
+    [
+        ([OLD], True),
+        ([], False),
+        (["3" * 32], False),
+        (None, True),  # a coordinator of before, where who greets takes over
+    ],
+)
+def test_an_answer_to_another_process_says_who_is_to_end(
+    tmp_path: Path, ousted: list[str] | None, ends: bool
+) -> None:
+    """One's own may have been written over before one looked."""
+    store, run = (
+        BlobStore(f"file://{tmp_path}"),
+        Run(VERSION, "run", "e" * 32, 1, False),
+    )
+    registered = Registered(VERSION, "run", "ann", {}, "0" * 64, "", 60.0, 5.0)
+
+    async def answer(hearing: Hearing, number: int, to: str, given: Any) -> None:
+        content = layout.seal(
+            Answer(number, registered=registered, ousted=given),
+            "answer", "ann", to, number, run="run", subject=run.epoch, key=None,
+        )  # fmt: skip
+        await store.put(layout.answer("ann"), content)
+        await hearing.answer(run, OLD)
+
+    async def work() -> None:
+        hearing = Hearing(store, "ann", None, lambda line: None)
+        await answer(hearing, 1, OLD, ousted and [])
+        assert not hearing.superseded
+        await answer(hearing, 2, NEW, ousted)
+        assert hearing.superseded is ends
 
     asyncio.run(work())
