@@ -21,6 +21,7 @@ KEPT_SECONDS = 30 * 86400.0  # since a process last wrote anything of a run
 _LOCK = "lock"
 _STATE = {"items", "outbox", "slots"}  # a worker keeps one of them, and nothing else
 _GONE = ".gone-"  # a folder on its way out
+_MOMENT = 0.2  # seconds
 _TOKENS = ".tokens"
 _WORKER = Wording(
     "another worker process",
@@ -77,7 +78,7 @@ def own_folder(base: Path, worker: str, run: str, say: Say) -> OwnFolder:
     if is_left and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         before.rename(path)
-    lock = Lock(path / _LOCK, _WORKER)
+    lock = _lock(path / _LOCK)
     if (base / "items" / ".lock").exists():
         say(
             f"{base} itself holds items/, outbox/ and slots/ of an older release, that "
@@ -107,11 +108,12 @@ def prune(
         is_kept = path in newest or path.parent.name != worker
         if is_kept and now() - used < KEPT_SECONDS:
             continue
-        if _delete(path):
+        # It takes long to delete many: who came back meanwhile has written there.
+        if _used(path) == used and _delete(path):
             gone.append(path)
-    for leftover in base.glob(f"*/{_GONE}*"):  # of a kill in the middle of the above
+    for leftover in _glob(base, f"*/{_GONE}*"):  # of a kill in the middle of the above
         _delete(leftover)
-    for token in base.glob(f"{_TOKENS}/*"):
+    for token in _glob(base, f"{_TOKENS}/*"):
         if now() - _used(token) >= KEPT_SECONDS:
             with contextlib.suppress(LockError, OSError), Lock(token, _WORKER):
                 token.unlink()
@@ -120,7 +122,7 @@ def prune(
 
 def _folders(base: Path) -> Iterator[Path]:
     """Those of all workers and runs."""
-    for lock in base.glob(f"*/*/{_LOCK}"):
+    for lock in _glob(base, f"*/*/{_LOCK}"):
         folder = lock.parent
         if not folder.name.startswith(_GONE) and _is_ours(folder):
             yield folder
@@ -140,18 +142,34 @@ def _is_ours(folder: Path) -> bool:
 def _used(path: Path) -> float:
     """When a process last wrote there, seconds since 1970."""
     times = [0.0]
-    for depth in ("", "*", "*/*"):
-        for found in path.glob(depth) if depth else [path]:
-            with contextlib.suppress(OSError):
-                times.append(found.stat().st_mtime)
+    for found in (path, *_glob(path, "*"), *_glob(path, "*/*")):
+        with contextlib.suppress(OSError):
+            times.append(found.stat().st_mtime)
     return max(times)
+
+
+def _glob(path: Path, pattern: str) -> list[Path]:
+    """What fits, as far as it can be read: other processes may be deleting there."""
+    found: list[Path] = []
+    paths = path.glob(pattern)
+    with contextlib.suppress(OSError):
+        found.extend(paths)
+    return found
+
+
+def _lock(path: Path) -> Lock:
+    with contextlib.suppress(LockError):
+        return Lock(path, _WORKER)
+    time.sleep(_MOMENT)  # perhaps it was being deleted, which begins by a renaming
+    return Lock(path, _WORKER)
 
 
 def _delete(path: Path) -> bool:
     with contextlib.suppress(LockError, OSError), Lock(path / _LOCK, _WORKER):
         gone = path
         if not path.name.startswith(_GONE):
-            gone = path.with_name(f"{_GONE}{path.name}")
+            # Another process may still be deleting what was here before.
+            gone = path.with_name(f"{_GONE}{os.getpid()}-{path.name}")
             os.rename(path, gone)  # who comes back from now on begins anew
         shutil.rmtree(gone)
         return True

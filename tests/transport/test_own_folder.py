@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from spheroid_jax.transport import own_folder as module
-from spheroid_jax.transport.lock import LockError
+from spheroid_jax.transport.lock import Lock, LockError
 from spheroid_jax.transport.own_folder import lock_token, own_folder, prune
 from spheroid_jax.transport.protocol import Upload, Verdict
 from spheroid_jax.transport.updates import Encoding
@@ -205,6 +207,50 @@ def test_a_worker_whose_name_is_like_an_old_folders_keeps_its_own(
     assert (theirs / "slots" / "inner.npz").exists()
     assert [path.name for path in own.path.iterdir()] == ["lock"]
     own.lock.release()
+
+
+def test_who_comes_back_while_others_are_deleted_keeps_his_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting the first takes long; the second one's worker works and ends then."""
+    folders = [left(tmp_path, name, OTHER, days=31) for name in ("bob", "eve")]
+    delete = shutil.rmtree
+    came_back: list[Path] = []
+
+    def slow(path: Path) -> None:
+        if not came_back:
+            came_back.extend(f for f in folders if f.exists())
+            own = own_folder(tmp_path, came_back[0].parent.name, OTHER, nothing)
+            (own.path / "slots" / "inner.npz").write_bytes(b"new")
+            own.lock.release()
+        delete(path)
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    assert len(prune(tmp_path, "ann", tmp_path / "ann" / RUN)) == 1
+    assert (came_back[0] / "slots" / "inner.npz").read_bytes() == b"new"
+
+
+def test_folders_that_vanish_while_they_are_looked_at_are_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As others, that start at the same moment, may delete them."""
+    left(tmp_path, "bob", OTHER, days=31)
+    find = Path.glob
+
+    def vanishing(path: Path, pattern: str) -> Iterator[Path]:
+        yield from find(path, pattern)
+        raise FileNotFoundError(pattern)
+
+    monkeypatch.setattr(Path, "glob", vanishing)
+    lines: list[str] = []
+    own_folder(tmp_path, "ann", RUN, lines.append).lock.release()
+    assert len(lines) == 1
+
+
+def test_a_folder_that_was_about_to_be_deleted_is_waited_for(tmp_path: Path) -> None:
+    other = Lock(tmp_path / "ann" / RUN / "lock")
+    threading.Timer(0.05, other.release).start()
+    own_folder(tmp_path, "ann", RUN, nothing).lock.release()
 
 
 def test_who_is_at_work_keeps_his_folder_however_old(tmp_path: Path) -> None:
