@@ -11,15 +11,12 @@ from spheroid_jax.parser import Parser
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.methods import Method
-from spheroid_jax.serving.options.net import (
-    ledger_path,
-    listen_address,
-    server_context,
-)
+from spheroid_jax.serving.options.net import ledger_path, listen_address
 from spheroid_jax.serving.wire.auth import Credentials
 from spheroid_jax.serving.wire.dialling import split_address
 from spheroid_jax.serving.wire.messages import WireDtype
 from spheroid_jax.transport.http.tls import client_context, is_loopback, read_token
+from spheroid_jax.transport.options.certificate import server_context
 
 LISTEN = "127.0.0.1:8471"
 

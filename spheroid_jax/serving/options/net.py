@@ -1,13 +1,11 @@
 """Where a program listens, which tokens and certificates it has."""
 
 import argparse
-import ssl
 from pathlib import Path
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.serving.wire.auth import Credentials, LedgerTokens, OneToken
 from spheroid_jax.serving.wire.dialling import split_address
-from spheroid_jax.transport.http.server import tls_context
 from spheroid_jax.transport.http.tls import (
     Token,
     client_context,
@@ -15,6 +13,7 @@ from spheroid_jax.transport.http.tls import (
     read_token,
 )
 from spheroid_jax.transport.ledger import Ledger
+from spheroid_jax.transport.options.certificate import server_context
 from spheroid_jax.transport.tokens import LEDGER
 
 
@@ -60,22 +59,6 @@ def listen_address(text: str) -> tuple[str, int]:
         return split_address(text)
     except ValueError as error:
         raise ConfigError(f"--listen: {error}") from error
-
-
-def server_context(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """TLS with what ``--certificate`` and ``--key`` name; None where neither does.
-
-    Raises:
-      ConfigError: one of them is missing, or can't be used.
-    """
-    if bool(options.certificate) != bool(options.key):
-        raise ConfigError("--certificate and --key go together: give both")
-    if not options.certificate:
-        return None
-    try:
-        return tls_context(Path(options.certificate), Path(options.key))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def credentials_of(options: argparse.Namespace) -> Credentials:

@@ -11,8 +11,8 @@ from spheroid_jax.config_files import no_file
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.parser import Parser
 from spheroid_jax.transport.bucket.store import BlobStore
-from spheroid_jax.transport.http.server import tls_context
 from spheroid_jax.transport.http.tls import is_loopback
+from spheroid_jax.transport.options.certificate import server_context
 
 PROGRAM = "python -m experiments.coordinator"
 REPORT = ("end", "only", "never")
@@ -106,20 +106,14 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _context(options: argparse.Namespace, host: str) -> ssl.SSLContext | None:
-    if bool(options.certificate) != bool(options.key):
-        raise ConfigError("--certificate and --key go together: give both")
-    if options.certificate:
-        try:
-            return tls_context(Path(options.certificate), Path(options.key))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    if not options.insecure and not is_loopback(host):
+    context = server_context(options)
+    if context is None and not options.insecure and not is_loopback(host):
         raise ConfigError(
             f"--listen={options.listen} is open to other machines, and tokens would "
             "go over the net in clear: add --certificate=PEM --key=PEM, or --insecure "
             "behind a proxy that does TLS"
         )
-    return None
+    return context
 
 
 def _parser() -> Parser:
