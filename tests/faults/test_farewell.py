@@ -44,7 +44,8 @@ def test_it_is_waited_for_who_is_away_just_now(
     async def end() -> float:
         assert await coordinator.run() == "finished"
         began = asyncio.get_running_loop().time()
-        farewell = asyncio.create_task(coordinate._say_goodbye(coordinator))
+        asked = asyncio.Event()  # never
+        farewell = asyncio.create_task(coordinate._say_goodbye(coordinator, asked))
         for name in ("ann", "bob") if is_there else ("ann",):
             await asyncio.sleep(0.01)
             assert not farewell.done()
@@ -57,4 +58,23 @@ def test_it_is_waited_for_who_is_away_just_now(
 
     seconds = asyncio.run(end())
     assert (seconds < 0.3) == is_there
+    run.close()
+
+
+def test_asked_to_stop_it_waits_for_nobody_any_more(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, rounds=1, workers=2)
+    asyncio.run(run.together(["ann", "bob"]))
+    coordinator = run.reopen()
+
+    async def end() -> None:
+        assert await coordinator.run() == "finished"
+        asked = asyncio.Event()
+        farewell = asyncio.create_task(coordinate._say_goodbye(coordinator, asked))
+        await asyncio.sleep(0.05)
+        assert not farewell.done()
+        asked.set()
+        coordinator.stop()
+        await asyncio.wait_for(farewell, 5)
+
+    asyncio.run(end())
     run.close()
