@@ -72,14 +72,9 @@ def own_folder(base: Path, worker: str, run: str, say: Say) -> OwnFolder:
       LockError: another process works there, or files can't be locked there.
     """
     path = base / worker / run
-    before = base / f"{worker}-{run[:8]}"
-    # A worker may be called so, too: it has a folder a run, each with a lock.
-    is_left = before.is_dir() and not any(before.glob(f"*/{_LOCK}"))
-    if is_left and not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        before.rename(path)
+    _take_up(base / f"{worker}-{run[:8]}", path, say)
     lock = _lock(path / _LOCK)
-    if (base / "items" / ".lock").exists():
+    if os.path.exists(base / "items" / ".lock"):
         say(
             f"{base} itself holds items/, outbox/ and slots/ of an older release, that "
             f"don't say of which run they are: not used, delete them. Now it's {path}"
@@ -87,6 +82,25 @@ def own_folder(base: Path, worker: str, run: str, say: Say) -> OwnFolder:
     if gone := prune(base, worker, path):
         say(f"deleted what a worker kept of runs long ago: {', '.join(map(str, gone))}")
     return OwnFolder(path, lock)
+
+
+def _take_up(before: Path, path: Path, say: Say) -> None:
+    """What a release before this one has left in ``before``, if it has."""
+    # A worker may be called so, too: it has a folder a run, each with a lock.
+    is_left = os.path.isdir(before) and not _glob(before, f"*/{_LOCK}")
+    if not is_left or os.path.exists(path):
+        return
+    at_work = before / "items" / ".lock"  # while a process of that release is
+    is_used = os.path.exists(at_work)  # False, too, if nobody may look
+    with Lock(at_work, _WORKER) if is_used else contextlib.nullcontext():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            before.rename(path)
+        except OSError as error:
+            say(
+                f"{before}, of an older release, can't be renamed to {path} "
+                f"({error.strerror}): not used, delete it"
+            )
 
 
 def prune(

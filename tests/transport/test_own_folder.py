@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from spheroid_jax.transport import own_folder as module
+from spheroid_jax.transport.items.cache import ItemCache
 from spheroid_jax.transport.lock import Lock, LockError
 from spheroid_jax.transport.own_folder import lock_token, own_folder, prune
 from spheroid_jax.transport.protocol import Upload, Verdict
@@ -144,6 +146,37 @@ def test_what_releases_before_left_by_default_is_taken_up(tmp_path: Path) -> Non
     assert (own.path / "slots" / "inner.npz").read_bytes() == b"state"
     assert not before.parent.exists()
     own.lock.release()
+
+
+def test_what_a_release_before_left_stays_while_it_is_used(tmp_path: Path) -> None:
+    before = tmp_path / f"ann-{RUN[:8]}"
+    (before / "slots").mkdir(parents=True)
+    with ItemCache(before / "items"):
+        with pytest.raises(LockError) as error:
+            own_folder(tmp_path, "ann", RUN, nothing)
+        assert error.value.taken
+        assert (before / "slots").exists()
+    own = own_folder(tmp_path, "ann", RUN, nothing)
+    assert (own.path / "slots").exists()
+    own.lock.release()
+
+
+def test_what_a_release_before_left_and_cant_be_moved_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tmp_path / f"ann-{RUN[:8]}" / "slots"
+    before.mkdir(parents=True)
+
+    def refused(path: Path, to: Path) -> Path:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    lines: list[str] = []
+    own_folder(tmp_path, "ann", RUN, lines.append).lock.release()
+    assert len(lines) == 1
+    assert f"{before.parent}, of an older release, can't be renamed" in lines[0]
+    assert "Permission denied" in lines[0]
+    assert before.exists()
 
 
 def test_what_releases_before_left_in_the_folder_itself_is_told(tmp_path: Path) -> None:
