@@ -15,9 +15,9 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from blake3 import blake3
 
@@ -65,6 +65,9 @@ class Uploads:
         self.quota, self.expire = quota, expire
         self._directory, self._each, self._clock = Path(directory), each, clock
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="uploads")
+        # Whole files are hashed after a restart. That takes long, and nobody else's
+        # upload is to wait for it.
+        self._hashing = ThreadPoolExecutor(2, thread_name_prefix="hashing")
         self._directory.mkdir(parents=True, exist_ok=True)
         self._parts = {part.name: part for part in take_up(self._directory, clock())}
 
@@ -189,7 +192,8 @@ class Uploads:
                     f"upload {name} has {part.size} of {part.upload.bytes} bytes",
                     part.size,
                 )
-            digest = await self._run(part.digest)
+            pool = self._hashing if part.hasher is None else None
+            digest = await self._run(part.digest, pool)
             self._check_there(part)  # its round may have ended meanwhile
             if digest != part.upload.blake3:
                 self._forget(part)
@@ -233,11 +237,14 @@ class Uploads:
     def close(self) -> None:
         """Waits for the threads. Parts stay."""
         self._threads.shutdown()
+        self._hashing.shutdown()
 
-    async def _run(self, function: Callable[..., _Result], *args: Any) -> _Result:
+    async def _run(
+        self, function: Callable[[], _Result], pool: Executor | None = None
+    ) -> _Result:
         """In a thread; a cancelled caller doesn't leave before it is done."""
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, function, *args)
+        running = loop.run_in_executor(pool or self._threads, function)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:

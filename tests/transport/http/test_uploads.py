@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -658,5 +659,48 @@ def test_a_part_that_is_dropped_while_it_is_hashed_isnt_handed_over(
         async with there.http.post(f"{PART}/commit", json={}) as answer:
             await refused(answer, 404, "unknown")
         assert there.coordinator.commits == 0
+
+    run(tmp_path, test)
+
+
+def test_nobody_waits_for_the_files_of_others_to_be_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart, when all that came before it is read once more."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(part: Part) -> str:
+        begun.release()
+        assert go_on.wait(20)
+        return blake3(DATA).hexdigest()
+
+    async def test(there: Served) -> None:
+        for attempt in range(4):
+            await post(there, attempt=attempt)
+            part = f"/v2/uploads/3-1-ada-{attempt}"
+            headers = {"Upload-Offset": "0"}
+            async with there.http.patch(part, data=DATA, headers=headers) as answer:
+                assert answer.status == 204
+            there.uploads._parts[f"3-1-ada-{attempt}"].hasher = None
+        monkeypatch.setattr(Part, "digest", slow)
+
+        async def commit(attempt: int) -> int:
+            part = f"/v2/uploads/3-1-ada-{attempt}"
+            async with there.http.post(f"{part}/commit", json={}) as answer:
+                return answer.status
+
+        commits = [asyncio.create_task(commit(attempt)) for attempt in range(4)]
+        try:
+            await asyncio.to_thread(begun.acquire, timeout=10)
+            await asyncio.to_thread(begun.acquire, timeout=10)
+            as_bob = bearer("token-b")
+            async with asyncio.timeout(5):
+                async with there.http.post(
+                    "/v2/uploads", json=announce(DATA), headers=as_bob
+                ) as answer:
+                    assert answer.status == 200
+        finally:
+            go_on.set()
+        assert await asyncio.gather(*commits) == [200] * 4
 
     run(tmp_path, test)
