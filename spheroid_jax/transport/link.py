@@ -47,7 +47,7 @@ class Link(Protocol):
     """
 
     async def register(self, request: Register) -> Registered:
-        """Presents this process; an older process of the worker is superseded."""
+        """Presents this process; its first question supersedes an older one."""
 
     async def work(self, request: WorkRequest) -> Work:
         """What to do next; waits at most ``request.wait`` seconds for something."""

@@ -141,6 +141,12 @@ function workers(s, passed) {
   }));
 }
 
+// Updates in time of those there were places for, and late ones that counted, too.
+function heardIn(r) {
+  const timely = r.timely ?? r.heard, late = r.heard - timely;
+  return { text: or(timely, String) + " of " + or(r.expected, String) + (late > 0 ? ", " + late + " late" : ""), bad: timely < r.expected };
+}
+
 function tables(s) {
   const of = (a, b) => or(a, String) + " of " + or(b, String), busy = s.state === "open";
   fill("blocks", (s.blocks || []).map((b) => [
@@ -154,7 +160,7 @@ function tables(s) {
   line("ages-none", sum ? "" : "No update was accepted yet.");
   const log = (s.rounds_log || []).slice(-20).reverse();
   fill("log", log.map((r) => [
-    r.round, or(r.seconds, roughly), { text: of(r.heard, r.expected), bad: r.heard < r.expected },
+    r.round, or(r.seconds, roughly), heardIn(r),
     or(r.age, fixed(1)), or(r.bytes_up, size), or(r.bytes_down, size),
   ]));
   line("log-none", log.length ? "" : "No round is done yet.");
