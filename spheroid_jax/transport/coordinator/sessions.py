@@ -98,6 +98,8 @@ class Sessions:
             )
 
     def _forget(self) -> None:
-        # Never the speaker, nor who comes after it.
-        while len(self.known) > _KEPT and self.known[0] != self.speaker:
-            self.here.discard(self.known.pop(0))
+        # Never the speaker. A process that is forgotten has to register anew.
+        while len(self.known) > _KEPT:
+            oldest = next(session for session in self.known if session != self.speaker)
+            self.known.remove(oldest)
+            self.here.discard(oldest)

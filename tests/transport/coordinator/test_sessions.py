@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spheroid_jax.transport.coordinator.sessions import Sessions
 from spheroid_jax.transport.protocol import ProtocolError
 from tests.transport.coordinator.puppets import Puppet, opened, running, zeros
 from tests.transport.tiny import TinyRun
@@ -141,3 +142,21 @@ def test_processes_that_come_and_go_are_not_remembered_for_ever(tmp_path: Path) 
 
     asyncio.run(scenario())
     run.close()
+
+
+def test_processes_that_only_register_are_not_remembered_for_ever() -> None:
+    """One that starts again and again beside the one that works."""
+    sessions = Sessions()
+    sessions.register("ada", "works", None)
+    sessions.speak("ada", "works")
+    for number in range(1000):
+        sessions.register("ada", f"comes-{number}", None)
+    assert len(sessions.known) == len(sessions.here) == 16
+    assert not sessions.speak("ada", "works")
+    with pytest.raises(ProtocolError) as told:
+        sessions.speak("ada", "comes-3")
+    assert told.value.code == "unknown"
+    assert sessions.speak("ada", "comes-999")
+    with pytest.raises(ProtocolError) as told:
+        sessions.speak("ada", "works")
+    assert told.value.code == "superseded"
