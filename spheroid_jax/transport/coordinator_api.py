@@ -23,7 +23,7 @@ class CoordinatorAPI(Protocol):
     """
 
     async def register(self, worker: str, request: Register) -> Registered:
-        """A process of the worker starts; its first question supersedes an older one."""
+        """A process of the worker starts; its first question ousts an older one."""
 
     async def work(self, worker: str, request: WorkRequest) -> Work:
         """What to do next; waits at most ``request.wait`` seconds for something."""
