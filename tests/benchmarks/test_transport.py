@@ -77,11 +77,11 @@ def test_ratios_are_of_timings_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     """Ours takes twice as long each time, while the machine gets slower."""
     speeds = iter([9, 9, 1, 2, 4, 8, 16, 32])  # the first pair isn't counted
     monkeypatch.setattr(
-        transport, "timed", lambda way: transport.Timing(next(speeds), 1.0, 0.5)
+        transport, "timed", lambda way, mover: transport.Timing(next(speeds), 1.0, 0.5)
     )
     names = ("curl, nginx", "ours, ours")
     ways = [transport.Way("upload", name, print, None) for name in names]  # type: ignore[arg-type]
-    rows = transport.compare("http", ways, 1 << 29, 3)
+    rows = transport.compare("http", ways, None, 1 << 29, 3)  # type: ignore[arg-type]
     assert [row["of nginx"] for row in rows] == [1.0, 0.5]
     assert rows[1]["MB/s"] == round((1 << 29) / 1e6 / 8)
     assert rows[1]["client CPU s/GiB"] == 2.0
