@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.leaving import leave
 from spheroid_jax.parser import Parser
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.methods import ANSWERS, FILLS, Method, Sampling
@@ -175,4 +176,4 @@ def _json(prompt: bytes, result: "Generated", row: int, seed: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.leaving import leave
 from spheroid_jax.parser import Parser
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.methods import Method
@@ -120,4 +121,4 @@ def _mistake(error: Exception) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

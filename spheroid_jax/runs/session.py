@@ -15,6 +15,7 @@ from spheroid_jax.checkpoints import CheckpointError
 from spheroid_jax.commandline import Options, parse
 from spheroid_jax.data import CorpusError, DataStateError
 from spheroid_jax.distributed import DistributedError
+from spheroid_jax.leaving import STOPPED, leave
 from spheroid_jax.reports.log import MetricsError
 from spheroid_jax.runs.exchange.fleet import FleetError
 from spheroid_jax.runs.grid.execute import JOB_THREADS
@@ -69,11 +70,10 @@ def session(
 ) -> int:
     """Runs ``action(options, workdir)`` on what the ``argv`` of ``program`` says.
 
-    Returns the exit status: zero, 1 for a failure that is explained in one line, 130
-    for a stop by Ctrl-C or SIGTERM: what is on disk then is the last checkpoint. A
-    process of several ends the others too; see :mod:`spheroid_jax.distributed`.
-    A wrong command line
-    exits with 2 from the parser.
+    Returns the exit status: zero, or 1 for a failure that is explained in one line. A
+    stop by Ctrl-C or SIGTERM ends the process with 130: what is on disk then is the
+    last checkpoint. A process of several ends the others too; see
+    :mod:`spheroid_jax.distributed`. A wrong command line exits with 2 from the parser.
     """
     options = parse(argv, program)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -90,8 +90,8 @@ def session(
         if distributed.is_main():
             print("stopped; what was saved is kept. Go on with:", file=sys.stderr)
             print(f"  {resume_command(options.command, workdir)}", file=sys.stderr)
-        _leave_jobs()
-        return member.end(130)
+        _leave_jobs(options.group.several)
+        return member.end(STOPPED)
     except Exception as error:
         line = distributed.lost_peer(error) or explained(error)
         if line:
@@ -131,15 +131,16 @@ def explained(error: Exception) -> str:
     return str(error) if isinstance(error, EXPECTED) else ""
 
 
-def _leave_jobs() -> None:
-    """Ends the process if jobs still compute.
+def _leave_jobs(several: bool) -> None:
+    """Ends the process if jobs still compute, or if nobody waits for it.
 
-    They can't be interrupted, and Python would wait for them: hours, for a large one.
+    Jobs can't be interrupted, and Python would wait for them: hours, for a large one.
+    Of a compilation that was interrupted see :func:`leave`.
     """
-    if any(t.name.startswith(JOB_THREADS) for t in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(130)
+    if not several or any(
+        t.name.startswith(JOB_THREADS) for t in threading.enumerate()
+    ):
+        leave(STOPPED)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
