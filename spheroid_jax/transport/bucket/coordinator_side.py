@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from spheroid_jax.transport.bucket import layout
+from spheroid_jax.transport.bucket.claim import Claim
 from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.bucket.intake import BucketIntake, Keys
 from spheroid_jax.transport.bucket.layout import Run
@@ -22,7 +23,7 @@ from spheroid_jax.transport.bucket.talk import Talk
 from spheroid_jax.transport.bucket.tally import Tally
 from spheroid_jax.transport.bucket.voice import House
 from spheroid_jax.transport.coordinator_api import CoordinatorAPI
-from spheroid_jax.transport.protocol import VERSION, encode
+from spheroid_jax.transport.protocol import VERSION
 
 POLL_SECONDS = 2.0
 KEEP_ROUNDS = 3
@@ -57,7 +58,8 @@ async def serve_bucket(
       say: gets a line for the operator.
 
     Raises:
-      BucketError: the bucket can't be used at all, found out at the start.
+      BucketError: the bucket can't be used at all, or the prefix is another run's
+        (``taken``; nothing is written then), found out at the start.
       ValueError: an argument makes no sense.
     """
     if not 0 < poll_seconds <= 3600:
@@ -66,7 +68,7 @@ async def serve_bucket(
         raise ValueError(f"keep_rounds must be at least 1, not {keep_rounds}")
     await store.check()
     front = _Front(coordinator, store, directory, keys, poll_seconds, keep_rounds, say)
-    await store.put(layout.RUN, encode(front.run))
+    await front.claim.take()
     try:
         await front.serve()
     finally:
@@ -95,6 +97,7 @@ class _Front:
             poll_seconds,
             keys is not None,
         )
+        self.claim = Claim(store, self.run, say)
         self._items = Publisher(store)
         tally = Tally(coordinator, self.run.epoch)
         self._intake = BucketIntake(
@@ -124,6 +127,7 @@ class _Front:
         while True:
             looks: list[Callable[[], Awaitable[None]]]
             looks = [self._look_for_workers, self._look_for_updates, self._clean]
+            looks.append(self.claim.look)
             looks += [partial(self._look_at, talk) for talk in self._talks.values()]
             done = await asyncio.gather(*map(self._tried, looks))
             # A bucket that fails now and then isn't left alone for that.

@@ -11,7 +11,8 @@ class BucketError(RuntimeError):
     Attributes:
       code: ``unreachable`` (worth another try), ``forbidden``, ``missing`` (the
         bucket, or it is elsewhere), ``credentials``, ``short`` (an object ends early),
-        ``too_large``, ``failed`` (anything else; worth another try).
+        ``too_large``, ``taken`` (the prefix is another run's), ``failed``
+        (anything else; worth another try).
     """
 
     def __init__(self, message: str, *, code: str):

@@ -35,6 +35,7 @@ class Hearing:
         """
         self._store, self._name, self._key, self._notice = store, name, key, notice
         self._run: Found | None = None  # as it was read last
+        self._met = False
         self.superseded = False
         self.forget()
 
@@ -57,12 +58,15 @@ class Hearing:
         found = await read
         if found is None:
             await store.check()
-            raise Again("there is no run.json", cure="is the coordinator running?")
+            said = "there is no run.json"
+            if not self._met:
+                said += ": no coordinator has begun there (is the address right?)"
+            raise Again(said, cure="is the coordinator running?")
         try:
             run = decode(found.content, Run)
         except ProtocolError as error:
             raise Again(f"run.json: {error}", garbled=True) from error
-        self._run = found
+        self._run, self._met = found, True
         return run
 
     def check(self, run: Run) -> None:
