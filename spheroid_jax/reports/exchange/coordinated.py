@@ -106,7 +106,8 @@ def participation_sentence(records: Records) -> str:
     """Who was heard, of those that there were slots for."""
     timely, late, expected = facts.participation({"rounds_log": records})
     share = f" ({timely / expected:.0%})" if expected else ""
-    text = f"{timely} of {expected} updates were in time{share}"
+    # A place that nobody held counts too: nothing says that its update was late.
+    text = f"Of {expected} places in the rounds {timely} had an update in time{share}"
     if late:
         text += f", {late} more counted later"
     empty = sum(not r["heard"] for r in records)
