@@ -248,7 +248,7 @@ def test_no_coordinator_and_no_verdict(bench: Any, tmp_path: Path) -> None:
 
     async def work() -> None:
         link = bench.link("ada", pace=pace, grace=0.1)
-        with pytest.raises(LinkError, match=r"no run\.json .*coordinator running"):
+        with pytest.raises(LinkError, match=r"no run\.json: .*coordinator running"):
             await link.register(Register(VERSION, NAMES["ada"]))
         with pytest.raises(LinkError, match="register first"):
             await link.work(WorkRequest(NAMES["ada"]))
