@@ -52,6 +52,7 @@ def welcome(options: CoordinatorOptions, port: int, board: Board) -> str:
     if host in ("0.0.0.0", "::"):
         host = "THIS-HOST"
     url = f"{scheme}://{host}:{port}"
+    ca = " --ca=PEM (if the certificate is your own)" if options.context else ""
     done = board.round
     state = f"goes on after round {done}" if done else "waits for workers"
     if done >= board.settings.rounds:
@@ -62,7 +63,8 @@ def welcome(options: CoordinatorOptions, port: int, board: Board) -> str:
         "a worker joins with a token of its own:",
         f"  (umask 077; python -m experiments.tokens --workdir={options.workdir} "
         "--add=NAME > NAME.token)",
-        f"  python -m experiments.worker --coordinator={url} --token-file=NAME.token",
+        f"  python -m experiments.worker --coordinator={url} --token-file=NAME.token"
+        f"{ca}",
     ]
     if options.bucket is not None:
         lines.append(

@@ -32,6 +32,7 @@ __all__ = ["AGAIN", "WorkerOptions", "parse", "trainer_of", "work"]
 
 AGAIN = "its slot is free; the same command joins again"
 _COMPILED = "stops once it has loaded and compiled"
+_LAST_SECONDS = 30.0  # for a coordinator that is away, once asked to stop
 _NOTICE_SECONDS = 20.0  # between lines that say that a try failed
 
 
@@ -75,7 +76,7 @@ class _Process:
             self._stops = True
             if self._worker is not None:
                 self._worker.stop()
-                return "stops once the update in hand is sent"
+                return _hurried(self._link, self._options.patience)
             task.cancel()
             return _COMPILED if self._is_known else "stops"
 
@@ -164,6 +165,18 @@ def _link(options: WorkerOptions, notice: Callable[[str], None]) -> Link:
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _hurried(link: Link, patience: float) -> str:
+    """Cuts the patience of a worker that is to stop; says what it waits for."""
+    # What is trained by then stays in its folder, and is sent by the next process.
+    if isinstance(link, HttpLink):
+        patience = min(patience, _LAST_SECONDS)
+        link.hurry(patience)
+    said = "stops once the update in hand is sent"
+    if not math.isfinite(patience):
+        return said
+    return f"{said}; while the coordinator is away, for some {patience:.0f} s at most"
 
 
 def _worker(

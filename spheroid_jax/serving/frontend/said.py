@@ -37,6 +37,8 @@ def why(error: Exception, address: str) -> str:
     text = str(error)
     if text.startswith(f"{address} "):
         return f"it {text.removeprefix(address).strip()}"
+    if text.startswith(f"the certificate of {address} "):
+        return text.replace(f"the certificate of {address}", "its certificate", 1)
     return text.removeprefix(f"{address}: ")
 
 

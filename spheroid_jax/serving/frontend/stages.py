@@ -14,6 +14,7 @@ from spheroid_jax.serving.wire.messages import Arrays, Failure, Result
 
 log = logging.getLogger(__name__)
 Route = tuple[StageLink, ...]  # one of each block, in order
+_NEVER_REACHED = "no stage of it was reached yet: it may still be starting"
 
 
 class Stages:
@@ -112,7 +113,8 @@ class Stages:
                 for link in self.links
                 if link.part is not None and link.part.index == block
             ]
-            said.append(f"block {block} has no stage ({'; '.join(had) or 'none'})")
+            known = "; ".join(had) or _NEVER_REACHED
+            said.append(f"block {block} has no stage ({known})")
         return "; ".join(said) or "all blocks have a stage"
 
     def samples(self) -> tuple[StageSample, ...]:

@@ -9,7 +9,11 @@ from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.connection import Connection, Handler, Watcher, ignore
 from spheroid_jax.serving.wire.limits import Limits, WireError
 from spheroid_jax.serving.wire.stream import Stream
-from spheroid_jax.transport.http.tls import is_loopback
+from spheroid_jax.transport.http.tls import (
+    another_name,
+    is_for_another_name,
+    is_loopback,
+)
 
 
 async def dial(
@@ -76,6 +80,8 @@ async def _connect(
             ssl_shutdown_timeout=limits.close_seconds if context else None,
         )
     except ssl.SSLCertVerificationError as error:
+        if is_for_another_name(error):
+            raise WireError(another_name(address), "untrusted") from None
         raise WireError(
             f"{address} has a certificate that isn't trusted ({error.verify_message}); "
             "give --ca=FILE with the certificate of who signed it",

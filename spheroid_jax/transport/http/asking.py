@@ -1,6 +1,7 @@
 """Requests to a coordinator: one try each, with a token, timed, and no redirects."""
 
 import contextlib
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http import answers, sending, tls
 from spheroid_jax.transport.http.file_body import FileBody
 from spheroid_jax.transport.http.retry import Pace, Tools, Tries
+from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import MESSAGE_LIMIT, PREFIX
 
 Message = TypeVar("Message", bound=msgspec.Struct)
@@ -72,6 +74,7 @@ class Asking:
         self._token, self._timeouts, self._pace = token, timeouts, pace
         self._notice, self._tools = notice, tools
         self._has_met = False
+        self._most = math.inf  # seconds of patience, whatever the pace says
         self._opened: aiohttp.ClientSession | None = None
         self._speed = sending.Speed()  # of the line
 
@@ -115,7 +118,13 @@ class Asking:
             pace=pace,
             tools=self._tools,
             notice=self._notice,
+            most=lambda: self._most,
+            hints=not self._has_met,
         )
+
+    def hurry(self, seconds: float) -> None:
+        """From now on, calls that get nowhere end after so long, those on too."""
+        self._most = seconds
 
     async def post(
         self,
@@ -172,9 +181,18 @@ class Asking:
                 self._has_met = True
                 yield answer
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = answers.failure(error, self.url)
+            failure = self._mismatch(error) or answers.failure(error, self.url)
         if failure is not None:  # raised here, without a context: some of aiohttp's
             raise failure  # errors hold the headers that were sent, and so the token
+
+    def _mismatch(self, error: Exception) -> LinkError | None:
+        """For a good certificate of another name; None if that isn't it."""
+        if not isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return None
+        if not tls.is_for_another_name(error.certificate_error):
+            return None
+        where = self._address.host_port_subcomponent or self.url
+        return LinkError(tls.another_name(where), code="untrusted")
 
     def _session(self) -> aiohttp.ClientSession:
         """Made late, as it belongs to the loop that runs."""

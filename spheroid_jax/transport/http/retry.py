@@ -81,11 +81,30 @@ class Tries:
         pace: Pace,
         tools: Tools,
         notice: Callable[[str], None],
+        most: Callable[[], float] = lambda: math.inf,
+        hints: bool = False,
     ) -> None:
-        """``notice`` gets a line before each pause."""
-        self._what, self._url, self._patience = what, url, patience
+        """Begins now.
+
+        Args:
+          what: the call, in messages.
+          url: of the coordinator.
+          patience: seconds without progress until the call fails.
+          pace: when to try again.
+          tools: clock, sleep and random numbers.
+          notice: gets a line before each pause.
+          most: seconds that patience is cut to; asked anew after each try.
+          hints: say after the first try what a person can do, not only at the end:
+            a coordinator that was never met may be one of another address.
+        """
+        self._what, self._url, self._given, self._most = what, url, patience, most
+        self._hints = hints
         self._pace, self._tools, self._notice = pace, tools, notice
         self.progress()
+
+    @property
+    def _patience(self) -> float:
+        return min(self._given, self._most())
 
     def progress(self) -> None:
         """Something got through."""
@@ -130,9 +149,11 @@ class Tries:
         )
         if not is_put_off:
             delay = min(delay, self._patience - passed)
+        is_told = self._hints and self._failed == 1 and again.cure
+        hint = f"; {again.cure}" if is_told else ""
         self._notice(
-            f"{self._url}: {self._what} failed: {again}; next try in {delay:.1f} s"
-            + ("" if is_put_off else self._limit())
+            f"{self._url}: {self._what} failed: {again}{hint}; "
+            f"next try in {delay:.1f} s" + ("" if is_put_off else self._limit())
         )
         await self._tools.sleep(delay)
 

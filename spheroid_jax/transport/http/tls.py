@@ -16,6 +16,7 @@ from yarl import URL
 _log = logging.getLogger(__name__)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*", re.ASCII)  # RFC 6750, section 2.1
 _FILE_LIMIT = 4096  # bytes
+_OTHER_NAME = (62, 64)  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
 
 
 class Token:
@@ -129,6 +130,25 @@ def client_context(ca: Path | None) -> ssl.SSLContext:
         why = f"can't be read ({error.strerror})"
     raise ValueError(
         f"--ca={ca} {why}; give the certificate of the coordinator, or of who signed it"
+    )
+
+
+def is_for_another_name(error: Exception | None) -> bool:
+    """Whether a certificate is trusted, but is one of another name or address."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    return error.verify_code in _OTHER_NAME
+
+
+def another_name(where: str) -> str:
+    """What to say of such a certificate: the cause and the cure.
+
+    Args:
+      where: it was shown, as ``HOST:PORT``.
+    """
+    return (
+        f"the certificate of {where} isn't for that name: call it by a name that is "
+        "in the certificate, or make one for this name"
     )
 
 

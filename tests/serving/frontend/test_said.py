@@ -6,14 +6,16 @@ import json
 import socket
 import ssl
 import urllib.request
+from pathlib import Path
 
 import pytest
+import trustme
 
 from spheroid_jax.serving.frontend.said import told, why
 from spheroid_jax.serving.wire.auth import Credentials, Identity
 from spheroid_jax.serving.wire.dialling import dial
 from spheroid_jax.serving.wire.limits import WireError
-from spheroid_jax.transport.http.tls import Token
+from spheroid_jax.transport.http.tls import Token, client_context
 from tests.serving.frontend.fakes import CREDENTIALS, QUICK, house
 
 STRANGE = Credentials.shared(Token("spheroid_of_somebody_else"))
@@ -53,6 +55,43 @@ def test_what_tls_says_is_kept() -> None:
     error = WireError("a:1 has a certificate that isn't trusted (expired)", "untrusted")
     error.__context__ = ssl.SSLError(1, "[SSL] odd")
     assert why(error, "a:1") == "it has a certificate that isn't trusted (expired)"
+
+
+def test_a_certificate_of_another_name_is_told_with_the_cure(tmp_path: Path) -> None:
+    authority, file = trustme.CA(), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("elsewhere.example").configure_cert(server)
+    ours = dataclasses.replace(CREDENTIALS, client=client_context(file))
+
+    async def main() -> tuple[WireError, str]:
+        listener = await asyncio.start_server(
+            lambda reader, writer: None, "127.0.0.1", 0, ssl=server
+        )
+        address = f"localhost:{listener.sockets[0].getsockname()[1]}"
+        with pytest.raises(WireError) as raised:
+            await dial(address, ours, identity=Identity("frontend"))
+        listener.close()
+        return raised.value, address
+
+    error, address = asyncio.run(main())
+    cure = "call it by a name that is in the certificate, or make one for this name"
+    assert str(error) == f"the certificate of {address} isn't for that name: {cure}"
+    assert why(error, address) == f"its certificate isn't for that name: {cure}"
+
+
+def test_a_block_that_nobody_has_shown_yet_may_still_be_starting() -> None:
+    async def main() -> None:
+        async with house((1, 1), start=False) as it:
+            await it.stages[0].start()
+            stages = it.frontend.stages
+            await it.until(lambda: stages.missing == [1])
+            assert stages.absent() == (
+                "block 1 has no stage (no stage of it was reached yet: it may still be "
+                "starting)"
+            )
+
+    asyncio.run(main())
 
 
 def test_a_wrong_token_is_one_line_a_stage_and_known_at_once() -> None:

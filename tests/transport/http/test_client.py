@@ -221,6 +221,36 @@ def test_a_token_that_isnt_known_is_told_by_its_file(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_what_to_do_is_told_at_once_if_nobody_was_ever_met() -> None:
+    async def scenario() -> None:
+        async with setting(cut, cut) as s:
+            await s.link.heartbeat(BEAT)
+            s.coordinator.faults = [cut]  # later it is there: it only broke off
+            await s.link.heartbeat(BEAT)
+            said = ["is it https://?; next try" in line for line in s.notices]
+            assert said == [True, False, False]
+
+    run(scenario())
+
+
+def test_patience_can_be_cut_in_the_midst_of_a_call() -> None:
+    pace = Pace(first_patience=600.0)
+
+    async def scenario() -> None:
+        async with setting(*[cut] * 99, pace=pace) as s:
+
+            async def hurry() -> None:
+                if s.clock.now > 200.0:  # it began at 100
+                    s.link.hurry(130.0)
+
+            s.clock.on_sleep = hurry
+            with pytest.raises(LinkError, match="in 130 s"):
+                await s.link.heartbeat(BEAT)
+            assert s.clock.now == 230.0
+
+    run(scenario())
+
+
 def test_for_how_long_there_are_tries_is_told_once() -> None:
     pace = Pace(first_patience=600.0)
 
