@@ -118,8 +118,8 @@ def test_sentences_say_what_the_figures_say(
     assert "the lowest was 3.000 (round 3); CE_ensemble ends at 2.750" in ce
     assert f"{math.log(256):.3f} to a model that knows nothing, 2.500 to one" in ce
     assert came == (
-        "Of 8 places in the rounds 5 had an update in time (62%), 1 more counted later; "
-        "1 of 4 rounds closed without any."
+        "Of 8 places in the rounds 5 had an update in time (62%), 1 more counted "
+        "later; 1 of 4 rounds closed without any."
     )
     assert (
         "Of the 1m40s that the coordinator was up, the rounds took 40s, 10.0 s" in took
