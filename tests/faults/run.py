@@ -86,6 +86,7 @@ class _Run:
         self.hosts: list[Host] = []
         self.starts: dict[str, int] = {}
         self.live: dict[Host, str] = {}  # of workers
+        self.folders: dict[Host, Path] = {}
         self.ended: dict[str, str] = {}
         self.struck: list[str] = []
         self.over = False
@@ -301,8 +302,12 @@ class _Run:
         strikes = self.schedule.strikes.get(name, ())
         strike = strikes[number] if number < len(strikes) else None
         host = self._host(f"{name}.{number}", strike)
-        self.live[host] = name
-        folder = self.directory / "workers" / (host.name if twin else name)
+        folder = self.directory / "workers" / name
+        # A person, too, is refused where a process is that hasn't heard yet that
+        # another one has taken over, and starts elsewhere.
+        if twin or folder in (self.folders[live] for live in self.live):
+            folder = folder.with_name(host.name)
+        self.live[host], self.folders[host] = name, folder
         work = host.start(self._work(host, name, folder))
         work.add_done_callback(
             lambda done: self.news.put(("ended", host.name, _outcome(done)))
