@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.logs import show_logs
+from spheroid_jax.parser import mistake
 from spheroid_jax.ports import check_free
 from spheroid_jax.transport.options.coordinator import parse_flags
 
@@ -26,18 +27,16 @@ def main(argv: Sequence[str]) -> int:
         if flags.config is not None:
             check_free(flags.host, flags.port)
     except ConfigError as error:
-        # A value may hold line ends; the message is one line all the same.
-        print("error:", *str(error).split(), file=sys.stderr)
-        return status
+        return mistake(error, status)
     try:
         # JAX takes seconds to import: only now, when the command line is right.
         from spheroid_jax.runs.exchange.coordinate import AGAIN, coordinate
         from spheroid_jax.runs.exchange.frame import program
-        from spheroid_jax.runs.exchange.options import parse
+        from spheroid_jax.runs.exchange.options import complete
     except KeyboardInterrupt:
         print("stopped; the same command starts it", file=sys.stderr)
         return 130
-    return program(argv, parse, coordinate, AGAIN)
+    return program(lambda: complete(flags, argv), coordinate, AGAIN)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.leaving import leave
-from spheroid_jax.parser import Parser
+from spheroid_jax.parser import Parser, mistake
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.methods import ANSWERS, FILLS, Method, Sampling
 from spheroid_jax.serving.showing import Showing
@@ -33,9 +33,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         _run(_options(argv))
     except (ConfigError, ServingError) as error:
-        # A value may hold line ends; the message is one line all the same.
-        print("error:", *str(error).split(), file=sys.stderr)
-        return 2
+        return mistake(error)
     except BrokenPipeError:
         sys.stderr.close()  # nobody reads on, which is no fault
     except KeyboardInterrupt:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.proxy import rate
-from spheroid_jax.commandline import Parser, configured
+from spheroid_jax.commandline import configured
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.parser import Parser, mistake
 from spheroid_jax.reports.published import load_published
 from spheroid_jax.serving.decoding import Method
 from spheroid_jax.serving.errors import ServingError
@@ -78,9 +79,7 @@ def main(argv: Sequence[str]) -> int:
         if options.json != "-":
             print(text)
     except (ConfigError, ServingError) as error:
-        # A value may hold line ends; the message is one line all the same.
-        print("error:", *str(error).split(), file=sys.stderr)
-        return 2
+        return mistake(error)
     return 0
 
 

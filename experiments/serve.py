@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.parser import mistake
 from spheroid_jax.ports import check_free
 from spheroid_jax.serving.options import frontend, local, stage
 from spheroid_jax.transport.ledger import LedgerError
@@ -32,13 +33,13 @@ def main(argv: Sequence[str]) -> int:
             return 0
         options, host, port = _parsed(what, argv)
     except ConfigError as error:
-        return _mistake(error, 2)
+        return mistake(error)
     except LedgerError as error:
-        return _mistake(error, 1)
+        return mistake(error, 1)
     try:
         check_free(host, port)
     except ConfigError as error:
-        return _mistake(error, 1)
+        return mistake(error, 1)
     try:
         return _run(what, options, argv)
     except KeyboardInterrupt:  # while it imports
@@ -78,7 +79,6 @@ def _helps(argv: Sequence[str]) -> bool:
 
 def _run(what: str, options: Any, argv: Sequence[str]) -> int:
     # JAX takes seconds to import: only now, when the command line is right.
-    from spheroid_jax.logs import show_logs
     from spheroid_jax.runs.exchange.frame import program
     from spheroid_jax.runs.serving.frontend import serve_frontend
     from spheroid_jax.runs.serving.local import serve_local
@@ -89,15 +89,8 @@ def _run(what: str, options: Any, argv: Sequence[str]) -> int:
         "local": serve_local,
         "stage": serve_stage,
     }
-    show_logs()
     again = "the same command serves it again"
-    return program(argv, lambda argv: options, actions[what], again)
-
-
-def _mistake(error: Exception, status: int) -> int:
-    # A value may hold line ends; the message is one line all the same.
-    print("error:", *str(error).split(), file=sys.stderr)
-    return status
+    return program(lambda: options, actions[what], again)
 
 
 if __name__ == "__main__":

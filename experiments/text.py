@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.leaving import leave
-from spheroid_jax.parser import Parser
+from spheroid_jax.parser import Parser, mistake
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.methods import Method
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _run(_options(argv), argv)
     except (ConfigError, ServingError) as error:
-        return _mistake(error)
+        return mistake(error)
     except KeyboardInterrupt:
         print("stopped; nothing is kept", file=sys.stderr)
         return 130
@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     try:
         summary = study(settings, say)
     except CorpusError as error:
-        return _mistake(error)
+        return mistake(error)
     summary["command"] = shlex.join(["python", "-m", "experiments.text", *argv])
     text.write_report(workdir, summary)
     say(text.table(summary, narrow=True).text())
@@ -112,12 +112,6 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
         say(wrap(line))
     say(f"report: {workdir / 'report.md'}   picture: {workdir / text.PICTURE}")
     return 0
-
-
-def _mistake(error: Exception) -> int:
-    # A value may hold line ends; the message is one line all the same.
-    print("error:", *str(error).split(), file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -14,20 +14,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from spheroid_jax.fields import ConfigError
+from spheroid_jax.parser import Parser, mistake
 from spheroid_jax.transport.ledger import Ledger, LedgerError
 from spheroid_jax.transport.protocol import NAME
 from spheroid_jax.transport.tokens import LEDGER, mint
-
-
-class _Mistake(Exception):
-    """One line, with the cure."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _Mistake(f"{message} (--help explains)")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,15 +27,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         _run(_options(argv))
         sys.stdout.flush()
-    except (_Mistake, LedgerError) as error:
-        # A value may hold line ends; the message is one line all the same.
-        print("error:", *str(error).split(), file=sys.stderr)
-        return 2
+    except (ConfigError, LedgerError) as error:
+        return mistake(error)
     return 0
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m experiments.tokens",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -61,15 +51,15 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     )
     options = parser.parse_args(argv)
     if not options.workdir:
-        raise _Mistake("--workdir=DIR is missing: name the run directory")
+        raise ConfigError("--workdir=DIR is missing: name the run directory")
     if options.add is None and options.revoke is None and not options.list:
-        raise _Mistake("nothing to do: add --add=NAME, --revoke=NAME or --list")
+        raise ConfigError("nothing to do: add --add=NAME, --revoke=NAME or --list")
     if options.replace and options.add is None:
-        raise _Mistake("--replace goes with --add=NAME only: leave it out")
+        raise ConfigError("--replace goes with --add=NAME only: leave it out")
     for flag in ("add", "revoke"):
         name = getattr(options, flag)
         if name is not None and not re.match(NAME, name):
-            raise _Mistake(
+            raise ConfigError(
                 f"--{flag}={name!r} is no name: 1 to 64 letters, digits, and _.- "
                 "after the first"
             )
@@ -79,7 +69,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> None:
     path = Path(options.workdir) / LEDGER
     if options.add is None and not path.exists():
-        raise _Mistake(
+        raise ConfigError(
             f"{options.workdir} has no tokens: check --workdir, or use --add=NAME"
         )
     new = not path.exists()
@@ -97,7 +87,7 @@ def _run(options: argparse.Namespace) -> None:
 def _add(ledger: Ledger, name: str, replace: bool) -> None:
     row = ledger.tokens().get(name)
     if row is not None and row.revoked is None and not replace:
-        raise _Mistake(
+        raise ConfigError(
             f"{name} has a token: --revoke={name} first, or add --replace to shut the "
             "old one out"
         )
@@ -106,7 +96,7 @@ def _add(ledger: Ledger, name: str, replace: bool) -> None:
     try:
         print(token, flush=True)
     except OSError as error:
-        raise _Mistake(
+        raise ConfigError(
             f"the token of {name} couldn't be written out ({error.strerror}): make "
             "another with --replace"
         ) from error
@@ -115,7 +105,7 @@ def _add(ledger: Ledger, name: str, replace: bool) -> None:
 
 def _revoke(ledger: Ledger, name: str) -> None:
     if name not in ledger.tokens():
-        raise _Mistake(f"{name} has no token to revoke: --list shows who has")
+        raise ConfigError(f"{name} has no token to revoke: --list shows who has")
     changed = ledger.revoke(name)
     said = "is shut out within a second" if changed else "was shut out before"
     print(f"{name} {said}", file=sys.stderr)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.logs import show_logs
+from spheroid_jax.parser import mistake
 from spheroid_jax.transport.options.worker import parse
 
 
@@ -20,9 +21,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = parse(argv)
     except ConfigError as error:
-        # A value may hold line ends; the message is one line all the same.
-        print("error:", *str(error).split(), file=sys.stderr)
-        return 2
+        return mistake(error)
     try:
         # JAX takes seconds to import: only now, when the command line is right.
         from spheroid_jax.runs.exchange.frame import program
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command starts it", file=sys.stderr)
         return 130
-    return program(argv, lambda given: options, work, AGAIN)
+    return program(lambda: options, work, AGAIN)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +27,7 @@ from spheroid_jax.distributed.group import (
     group_from_flags,
 )
 from spheroid_jax.fields import ConfigError
-from spheroid_jax.parser import Parser
+from spheroid_jax.parser import Parser, mistake
 from spheroid_jax.validation import validate
 
 __all__ = ["Options", "Parser", "configured", "load", "overrides", "parse"]
@@ -77,9 +76,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Options:
     try:
         return _parse(argv, program)
     except ConfigError as error:
-        # A value may hold line ends; the message is one line all the same.
-        print("error:", *str(error).split(), file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(mistake(error)) from None
 
 
 def overrides(config: ConfigDict, text: str) -> ConfigDict:

@@ -1,6 +1,7 @@
 """The parser of every program's command line; imports nothing that takes long."""
 
 import argparse
+import sys
 from typing import NoReturn
 
 from spheroid_jax.fields import ConfigError
@@ -12,3 +13,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises a ConfigError in place of an exit."""
         raise ConfigError(f"{message} (--help explains)")
+
+
+def mistake(error: Exception, status: int = 2) -> int:
+    """Says on stderr what is wrong, in one line; returns the exit status."""
+    # A value may hold line ends; the message is one line all the same.
+    print("error:", *str(error).split(), file=sys.stderr)
+    return status

@@ -1,6 +1,5 @@
 """This process as one of a group: it joins, hears when another ends, and leaves."""
 
-import os
 import socket
 import sys
 import threading
@@ -14,6 +13,7 @@ from spheroid_jax.distributed.errors import CURE, DistributedError
 from spheroid_jax.distributed.group import Group, host_and_port
 from spheroid_jax.distributed.native_output import Helper
 from spheroid_jax.distributed.together import lost_peer, several, state
+from spheroid_jax.leaving import leave_at_once
 
 _POLL = 0.5  # seconds between looks at whether another process has ended
 _LINGER = 4.0  # seconds that process 0, which tells the others, waits for them to leave
@@ -125,9 +125,7 @@ class Member:
         if several():
             self._announce("failed")
             self._linger()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status)
+        leave_at_once(status)
 
     def _linger(self) -> None:
         """Process 0 is the one through whom the others hear; it goes last."""

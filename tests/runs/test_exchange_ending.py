@@ -151,7 +151,7 @@ def test_only_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     """Without a configuration, a port or a lock."""
     workdir = ran(tmp_path, 2)
     arguments = [f"--workdir={workdir}", "--report=only"]
-    assert frame.program(arguments, parse, coordinate.coordinate, "") == 0
+    assert frame.program(lambda: parse(arguments), coordinate.coordinate, "") == 0
     said = capsys.readouterr()
     assert said.out.startswith("report so far (2 of 3 rounds)")
     assert said.err == ""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spheroid_jax.runs.exchange import stopping, telling, work
+from spheroid_jax import leaving
+from spheroid_jax.runs.exchange import telling, work
 from spheroid_jax.runs.exchange.options import CoordinatorOptions
 from spheroid_jax.transport.http.client import HttpLink
 from spheroid_jax.transport.http.tls import Token
@@ -32,7 +33,7 @@ def test_the_first_signal_asks_and_the_second_ends_it(
         return "stops once all is well"
 
     async def scenario() -> None:
-        stopping.on_signals(stop, said.append, "the same command goes on")
+        leaving.on_signals(stop, said.append, "the same command goes on")
         os.kill(os.getpid(), number)
         await asyncio.sleep(0.01)
         assert said == ["stops once all is well; a second Ctrl-C stops at once"]

@@ -42,7 +42,7 @@ def test_a_folder_in_which_the_token_is_at_work_ends_it_before_anybody_hears_of_
     monkeypatch.setattr(work, "_link", lambda *given: pytest.fail("it spoke"))
     given = [*arguments, f"--workdir={tmp_path}"]
     with lock_token(tmp_path, TOKEN):
-        assert frame.program(given, work.parse, work.work, "") == 1
+        assert frame.program(lambda: work.parse(given), work.work, "") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: another worker process (process ")
     assert "end it first, or give this one a token of its own" in line
@@ -53,7 +53,7 @@ def test_a_folder_that_cant_be_written_is_told_in_a_line(
 ) -> None:
     (tmp_path / "file").touch()
     given = [*arguments, f"--workdir={tmp_path / 'file'}"]
-    assert frame.program(given, work.parse, work.work, "") == 1
+    assert frame.program(lambda: work.parse(given), work.work, "") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "can't be locked" in line
     assert "or name a --workdir on a local disk" in line

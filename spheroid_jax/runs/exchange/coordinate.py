@@ -9,12 +9,12 @@ from ml_collections import ConfigDict
 from spheroid_jax import data, heap
 from spheroid_jax.checkpoints import Checkpoints
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.leaving import on_signals
 from spheroid_jax.ports import check_free
 from spheroid_jax.reports.log import MetricsLog
 from spheroid_jax.runs.exchange import ending, setup, telling
 from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.exchange.options import CoordinatorOptions
-from spheroid_jax.runs.exchange.stopping import on_signals
 from spheroid_jax.runs.workdir import WorkdirError, open_workdir
 from spheroid_jax.transport.bucket.coordinator_side import serve_bucket
 from spheroid_jax.transport.bucket.store import BlobStore

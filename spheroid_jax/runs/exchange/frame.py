@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import jax
 
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.logs import show_logs
+from spheroid_jax.parser import mistake
 from spheroid_jax.runs.session import explained
 from spheroid_jax.transport.bucket.errors import BucketError
 from spheroid_jax.transport.ledger import LedgerError
@@ -28,22 +29,18 @@ def say(line: str) -> None:
 
 
 def program(
-    argv: Sequence[str],
-    parse: Callable[[Sequence[str]], Options],
-    action: Callable[[Options], str],
-    again: str,
+    read: Callable[[], Options], action: Callable[[Options], str], again: str
 ) -> int:
-    """Runs ``action`` on what ``argv`` says; returns the exit status.
+    """Runs ``action`` on what ``read`` makes of a command line; returns the status.
 
     Zero at the end of the run, 2 for a wrong command line, 1 for a failure that is
     explained in one line, 130 for a stop: ``again`` is said then.
     """
     show_logs()
     try:
-        options = parse(argv)
+        options = read()
     except ConfigError as error:
-        print("error:", *str(error).split(), file=sys.stderr)
-        return 2
+        return mistake(error)
     keep_compiled()
     try:
         ended = action(options)

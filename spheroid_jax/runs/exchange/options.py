@@ -11,7 +11,11 @@ from ml_collections import ConfigDict
 from spheroid_jax.commandline import configured
 from spheroid_jax.fields import ConfigError
 from spheroid_jax.transport.bucket.store import BlobStore
-from spheroid_jax.transport.options.coordinator import PROGRAM, parse_flags
+from spheroid_jax.transport.options.coordinator import (
+    PROGRAM,
+    CoordinatorFlags,
+    parse_flags,
+)
 
 
 class CoordinatorOptions(NamedTuple):
@@ -45,7 +49,19 @@ def parse(argv: Sequence[str]) -> CoordinatorOptions:
     Raises:
       ConfigError: one line that says what is wrong.
     """
-    flags = parse_flags(argv)
+    return complete(parse_flags(argv), argv)
+
+
+def complete(flags: CoordinatorFlags, argv: Sequence[str]) -> CoordinatorOptions:
+    """Reads the configuration that the flags name.
+
+    Args:
+      flags: what ``argv`` says.
+      argv: the arguments.
+
+    Raises:
+      ConfigError: one line that says what is wrong.
+    """
     config = None
     if flags.config is not None:
         config = configured(flags.config, flags.overrides)

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from spheroid_jax import data
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.leaving import on_signals
 from spheroid_jax.runs.exchange import frame, setup
-from spheroid_jax.runs.exchange.stopping import on_signals
 from spheroid_jax.transport.bucket.store import BlobStore
 from spheroid_jax.transport.bucket.worker_side import BucketLink
 from spheroid_jax.transport.http.client import HttpLink

@@ -6,10 +6,11 @@ import logging
 from typing import Any
 
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.leaving import leave_at_once
 from spheroid_jax.runs.exchange.frame import say
 from spheroid_jax.runs.serving.frontend import STOPS, drain, running
 from spheroid_jax.runs.serving.stage import Loaded, start_stage
-from spheroid_jax.runs.serving.stopping import AFTER_COMPILE, leave, signals
+from spheroid_jax.runs.serving.stopping import AFTER_COMPILE, signals
 from spheroid_jax.runs.serving.warming import warm
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.serve import Serving
@@ -44,7 +45,7 @@ def serve_local(options: LocalOptions) -> str:
     done = asyncio.run(_serve(options, loaded))
     say("has stopped" if done else "has stopped, though something was still computed")
     if not done:
-        leave(0)  # a thread that hangs must not keep the process
+        leave_at_once(0)  # a thread that hangs must not keep the process
     return "finished"
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from spheroid_jax.fields import ConfigError
+from spheroid_jax.leaving import leave_at_once
 from spheroid_jax.ports import check_free
 from spheroid_jax.runs.exchange.frame import say
-from spheroid_jax.runs.serving.stopping import AFTER_COMPILE, leave, signals
+from spheroid_jax.runs.serving.stopping import AFTER_COMPILE, signals
 from spheroid_jax.runs.serving.warming import usual
 from spheroid_jax.serving.errors import ServingError
 from spheroid_jax.serving.host.serve import Serving, facts_of, serve_host, shapes
@@ -45,7 +46,7 @@ def serve_stage(options: StageOptions) -> str:
         raise ConfigError(str(error)) from error
     say("has stopped" if done else "has stopped, though something was still computed")
     if not done:
-        leave(0)  # a thread that hangs must not keep the process
+        leave_at_once(0)  # a thread that hangs must not keep the process
     return "finished"
 
 

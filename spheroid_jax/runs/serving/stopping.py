@@ -1,12 +1,9 @@
-"""How a program that serves ends: at a signal, or at once at a second one."""
+"""What a program that serves says and does at a signal."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import sys
 from collections.abc import Callable
 
+from spheroid_jax.leaving import on_signals
 from spheroid_jax.runs.exchange.frame import say
 
 AFTER_COMPILE = "stops after this compile"
@@ -16,20 +13,9 @@ def signals(said: Callable[[], str]) -> asyncio.Event:
     """Set by the first signal, when ``said()`` is said; the second ends it at once."""
     stopped = asyncio.Event()
 
-    def stop() -> None:
-        if stopped.is_set():
-            leave(130)
-        say(f"{said()}; a second Ctrl-C stops at once")
+    def stop() -> str:
         stopped.set()
+        return said()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    on_signals(stop, say)
     return stopped
-
-
-def leave(status: int) -> None:
-    """Ends the process now, whatever its threads do."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-    os._exit(status)

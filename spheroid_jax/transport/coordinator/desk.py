@@ -206,7 +206,7 @@ class Desk:
         """
         board = self.board
         with self._oldest_told(worker, session):
-            if not board.members.starts(worker, session):
+            if board.members.speaks(worker, session):
                 return False
         if board.members.start(worker, board.now()):
             board.tell()

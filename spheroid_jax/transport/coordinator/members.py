@@ -110,14 +110,6 @@ class Members:
         member.seen = now
         return member
 
-    def starts(self, name: str, session: str) -> bool:
-        """Whether this process has yet to speak for the worker: it loads and compiles.
-
-        Raises:
-          ProtocolError: as of :meth:`known`.
-        """
-        return self.known(name, session).sessions.speaker != session
-
     def start(self, name: str, now: float) -> bool:
         """A sign of life of a process that starts; True: the first after a silence.
 

@@ -7,8 +7,10 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from spheroid_jax.transport import protocol
+from spheroid_jax.transport.http import tls
 from spheroid_jax.transport.http.retry import Again, retry_after
 from spheroid_jax.transport.http.tls import Token
 from spheroid_jax.transport.link import LinkError
@@ -19,11 +21,7 @@ Message = TypeVar("Message", bound=msgspec.Struct)
 _PROBLEM_LIMIT = 64 << 10  # bytes
 _PASSING = {408, 425, 429, 500, 502, 503, 504, 507}  # statuses that pass by themselves
 _FINAL = {401, 403, 404, 409, 410, 422}  # if they come with a Problem
-_CERTIFICATE = {  # codes of OpenSSL
-    10: "it has expired",
-    62: "it is for another name",
-    64: "it is for another address",
-}
+_EXPIRED = 10  # codes of OpenSSL
 _UNTRUSTED = {18, 19, 20, 21}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,16}", re.ASCII)
@@ -164,8 +162,11 @@ def _certificate(error: aiohttp.ClientConnectorCertificateError, url: str) -> Ex
     code = cause.verify_code if isinstance(cause, ssl.SSLCertVerificationError) else 0
     if code in _UNTRUSTED:
         why = "it isn't trusted here; give it, or that of who signed it, by --ca=FILE"
-    elif code in _CERTIFICATE:
-        why = f"{_CERTIFICATE[code]}; the coordinator needs another"
+    elif code == _EXPIRED:
+        why = "it has expired; the coordinator needs another"
+    elif tls.is_for_another_name(cause):
+        where = URL(url).host_port_subcomponent or url
+        return LinkError(tls.another_name(where), code="untrusted")
     else:
         return Again(f"its certificate isn't right ({_reason(error)})", garbled=True)
     return LinkError(f"{url}: the coordinator's certificate: {why}", code="untrusted")

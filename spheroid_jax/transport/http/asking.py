@@ -15,7 +15,6 @@ from spheroid_jax.transport import protocol
 from spheroid_jax.transport.http import answers, sending, tls
 from spheroid_jax.transport.http.file_body import FileBody
 from spheroid_jax.transport.http.retry import Pace, Tools, Tries
-from spheroid_jax.transport.link import LinkError
 from spheroid_jax.transport.protocol import MESSAGE_LIMIT, PREFIX
 
 Message = TypeVar("Message", bound=msgspec.Struct)
@@ -181,18 +180,9 @@ class Asking:
                 self._has_met = True
                 yield answer
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = self._mismatch(error) or answers.failure(error, self.url)
+            failure = answers.failure(error, self.url)
         if failure is not None:  # raised here, without a context: some of aiohttp's
             raise failure  # errors hold the headers that were sent, and so the token
-
-    def _mismatch(self, error: Exception) -> LinkError | None:
-        """For a good certificate of another name; None if that isn't it."""
-        if not isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return None
-        if not tls.is_for_another_name(error.certificate_error):
-            return None
-        where = self._address.host_port_subcomponent or self.url
-        return LinkError(tls.another_name(where), code="untrusted")
 
     def _session(self) -> aiohttp.ClientSession:
         """Made late, as it belongs to the loop that runs."""

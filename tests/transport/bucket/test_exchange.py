@@ -24,6 +24,7 @@ from spheroid_jax.transport.protocol import (
     Work,
     WorkRequest,
 )
+from tests.transport.bucket.whole_runs import Spoiling
 
 IMPATIENT = Pace(0.3, 0.3, 0.01, 0.05)
 LIMIT = 30.0  # seconds of a test's work
@@ -147,22 +148,6 @@ def test_a_second_update_of_the_round_is_a_duplicate(
     run(work())
 
 
-class Breaking(BlobStore):
-    """The same objects as another store's; what is put is changed, or not put."""
-
-    def __init__(self, store: BlobStore, change: Callable[[str, bytes], bytes | None]):
-        super().__init__(store.address.url)
-        self._same, self._change = store, change
-
-    async def _run(self, start: Any) -> Any:
-        return await self._same._run(start)
-
-    async def put(self, key: str, content: bytes) -> None:
-        changed = self._change(key, content)
-        if changed is not None:
-            await super().put(key, changed)
-
-
 def test_a_corrupted_piece_is_sent_again(bench: Any, tmp_path: Path) -> None:
     flipped: list[str] = []
 
@@ -174,7 +159,7 @@ def test_a_corrupted_piece_is_sent_again(bench: Any, tmp_path: Path) -> None:
 
     async def work() -> None:
         async with bench.serving():
-            link = bench.link("ada", store=Breaking(bench.store, change))
+            link = bench.link("ada", store=Spoiling(bench.store, change))
             await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             assert (await link.submit(upload, path)).verdict == "accepted"
@@ -197,7 +182,7 @@ def test_what_stays_corrupted_is_given_up(
 
     async def work() -> None:
         async with bench.serving():
-            link = bench.link("ada", store=Breaking(bench.store, change))
+            link = bench.link("ada", store=Spoiling(bench.store, change))
             await link.register(Register(VERSION, fresh(1)))
             upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
             with pytest.raises(LinkError, match="arrived corrupted 4 times") as caught:
@@ -509,7 +494,7 @@ def test_a_restart_between_acceptance_and_verdict(bench: Any, tmp_path: Path) ->
     async def work() -> None:
         link = bench.link("ada")
         upload, path = update(tmp_path, Work("train"), "ada", fresh(1))
-        async with bench.serving(Breaking(bench.store, change)):
+        async with bench.serving(Spoiling(bench.store, change)):
             await link.register(Register(VERSION, fresh(1)))
             sending = asyncio.create_task(link.submit(upload, path))
             await until(lambda: bool(lost))
@@ -574,7 +559,7 @@ def test_an_item_is_complete_before_it_is_announced(bench: Any) -> None:
         return content
 
     async def work() -> None:
-        async with bench.serving(Breaking(bench.store, change)):
+        async with bench.serving(Spoiling(bench.store, change)):
             link = bench.link("ada")
             await link.register(Register(VERSION, fresh(1)))
             await link.work(WorkRequest(fresh(1)))
