@@ -204,16 +204,21 @@ def _draw_levels(both: Sequence[Axes], levels: Mapping[str, float]) -> None:
         for value in levels.values():
             axes.axhline(value, color=_GREY, linestyle=":", linewidth=1.0, zorder=0)
     for name, value in levels.items():
-        both[-1].annotate(
-            f"{name}  {value:.3f}",
-            (1.0, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(-3, 2),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color=_GREY,
-        )
+        name_level(both[-1], f"{name}  {value:.3f}", value, _GREY)
+
+
+def name_level(axes: Axes, name: str, value: float, color: str) -> None:
+    """Writes a name above a level, at the right end of ``axes``."""
+    axes.annotate(
+        name,
+        (1.0, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(-3, 2),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        color=color,
+    )
 
 
 def _logarithmic(axes: Axes, values: Sequence[float]) -> None:

@@ -88,16 +88,7 @@ def _losses(
         )
     for name, value in levels.items():
         axes.axhline(value, color="#999999", linestyle=":", linewidth=1.0, zorder=0)
-        axes.annotate(
-            name,
-            (1.0, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(-3, 2),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color="#999999",
-        )
+        plots.name_level(axes, name, value, "#999999")
     axes.set_ylabel("CE on validation, nats per byte")
     plots.decorate(axes)
 

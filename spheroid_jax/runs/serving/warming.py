@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from spheroid_jax.serving.host.host import Shape, StageHost
-from spheroid_jax.serving.methods import Method
+from spheroid_jax.serving.methods import Method, usual_method
 from spheroid_jax.serving.packing import bucket
 from spheroid_jax.serving.planner import Request, itinerary
 from spheroid_jax.serving.stages import BLOCKTRAIN, Stage
@@ -26,8 +26,7 @@ def usual(stage: Stage, method: Method | None) -> list[Shape]:
       method: where a request names none; None: the model's own.
     """
     if method is None:
-        drafts = stage.kind == BLOCKTRAIN
-        method = Method("speculative", 16) if drafts else Method()
+        method = usual_method(stage.kind, stage.count)
     request = Request(min(PROMPT, stage.places), OUTPUT, method, _ACCEPTANCE)
     found = {
         (bucket(trip.positions, stage.places), trip.fill)

@@ -33,7 +33,7 @@ from spheroid_jax.serving.frontend.model import Model
 from spheroid_jax.serving.frontend.settings import Settings
 from spheroid_jax.serving.frontend.texts import Texts
 from spheroid_jax.serving.frontend.writing import unavailable
-from spheroid_jax.serving.methods import Method
+from spheroid_jax.serving.methods import Method, usual_method
 from spheroid_jax.transport.http.limits import Limits
 from spheroid_jax.transport.http.reception import Reception
 from spheroid_jax.transport.http.requests import expect_later, sign, while_there
@@ -160,12 +160,11 @@ class Api:
         return web.Response(body=body, headers={**_SAFE, "Content-Type": CONTENT_TYPE})
 
     def _usual(self) -> Method:
-        """The same text as of ``token`` in fewer trips, where a block can draft it."""
+        """Where a request names none; of what is served, as far as it is known."""
         if self._frontend.method is not None:
             return self._frontend.method
         model = self._frontend.stages.model
-        drafts = model is not None and model.kind == "blocktrain" and model.count > 1
-        return Method("speculative", 16) if drafts else Method()
+        return Method() if model is None else usual_method(model.kind, model.count)
 
     async def _respond(
         self,

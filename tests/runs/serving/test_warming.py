@@ -32,6 +32,11 @@ def test_a_reference_reads_the_prompt_and_then_one_byte_at_a_time(
     assert {shape.fill for shape in found} == {"given"}
 
 
+def test_a_single_block_has_nobody_to_verify_its_drafts() -> None:
+    (alone,) = block_stages(denoiser(), GRID[:1])
+    assert {shape.fill for shape in usual(alone, None)} == {"given"}
+
+
 def test_the_method_of_the_command_line_is_what_is_compiled() -> None:
     found = usual(BLOCK, Method("one_sweep", fill="expected"))
     assert {shape.fill for shape in found} <= {"expected", "given"}
